@@ -1,0 +1,65 @@
+# The two commands that matter are `make book` and `make test`; `make help` lists the others.
+# All of them need only python3 (3.11 or newer, with venv) and make.
+
+PYTHON = python3
+PORT = 8000
+EXECUTE = stale
+
+BIN = .venv/bin
+READY = .venv/ready
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help book test test-slow serve execute bench html clean
+
+help:
+	@echo 'make book       execute the notebooks whose stored outputs are stale, and build the book'
+	@echo '                (EXECUTE=all executes every notebook)'
+	@echo 'make test       lint, build, unit tests, and every notebook against its stored outputs'
+	@echo 'make test-slow  the tests that take long'
+	@echo 'make serve      build, then serve the book on this machine (PORT=8000)'
+	@echo 'make execute    execute every notebook and store its outputs'
+	@echo 'make bench      time the solver: a table here, and _build/bench.json'
+	@echo 'make clean      remove what these commands made: .venv, _build and caches'
+	@echo
+	@echo 'Each command first sets up .venv if need be; PYTHON=python3.12 chooses the interpreter.'
+
+# The stamp is older than either file only if the environment must be brought up to date.
+$(READY): constraints.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo '$(PYTHON) was not found: install Python 3.11 or newer' >&2; exit 1; }
+	@$(PYTHON) tools/check_python.py
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[book,test]'
+	@touch $@
+
+book: $(READY)
+	$(BIN)/python tools/notebooks.py execute $(if $(filter all,$(EXECUTE)),--all)
+	@$(MAKE) --no-print-directory html
+	@echo 'The book is built. Open this page: file://$(CURDIR)/_build/html/index.html'
+
+# --all: a page that gave a warning once would otherwise be skipped, silently, by the next build.
+html: $(READY)
+	$(BIN)/jupyter-book build . --all -W --keep-going -n
+
+test: $(READY)
+	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory html
+	$(BIN)/python -m pytest -m 'not slow' --nbval --nbval-current-env -n 2 --dist loadscope tests book
+
+# pytest ends with code 5 when no test carries the marker.
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow tests || test $$? -eq 5
+
+serve: book
+	@echo 'Serving on http://localhost:$(PORT)/ until interrupted'
+	@$(BIN)/python -m http.server $(PORT) --bind 127.0.0.1 --directory _build/html
+
+execute: $(READY)
+	$(BIN)/python tools/notebooks.py execute --all
+
+bench: $(READY)
+	$(BIN)/python tools/bench.py
+
+clean:
+	rm -rf .venv _build .pytest_cache .ruff_cache attnphase.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

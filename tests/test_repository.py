@@ -1,0 +1,214 @@
+"""The repository keeps its promises: stored outputs, table of contents, pins, metadata."""
+
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import attnphase
+from tools import notebooks
+
+ROOT = Path(__file__).resolve().parent.parent
+CHAPTERS = notebooks.chapters(ROOT)
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+# A path of somebody's machine, an object's address, a duration.
+MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|tmp|work|Users|usr|opt)/|[A-Z]:\\")
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+DURATION = re.compile(r"\d ?(?:ms|s|sec|seconds|minutes|µs)\b")
+
+
+def load(name):
+    return yaml.safe_load((ROOT / name).read_text(encoding="utf-8"))
+
+
+def identify(path):
+    return path.relative_to(ROOT / "book").as_posix()
+
+
+each_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=identify)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def output_text(cell):
+    """Return everything a reader can read in the outputs of `cell`, joined."""
+    texts = []
+    for output in cell.outputs:
+        texts.append(output.get("text", ""))
+        texts += [value for kind, value in output.get("data", {}).items() if "text/" in kind]
+    return "\n".join(texts)
+
+
+def test_the_book_has_notebooks():
+    assert CHAPTERS
+
+
+@each_chapter
+def test_every_cell_was_executed_in_order(path):
+    counts = [cell.execution_count for cell in code_cells(notebooks.read(path)) if cell.source]
+    assert counts == list(range(1, len(counts) + 1))
+
+
+@each_chapter
+def test_outputs_hold_no_error_and_no_stderr(path):
+    for cell in code_cells(notebooks.read(path)):
+        for output in cell.outputs:
+            assert output.output_type != "error", cell.source
+            assert output.get("name") != "stderr", output.text
+
+
+@each_chapter
+def test_outputs_hold_nothing_that_changes_with_the_machine(path):
+    for cell in code_cells(notebooks.read(path)):
+        text = output_text(cell)
+        for pattern in (MACHINE_PATH, ADDRESS, DURATION):
+            assert not pattern.search(text), f"{pattern.pattern} in the output of\n{cell.source}"
+        for output in cell.outputs:
+            assert "image/svg+xml" not in output.get("data", {}), "nbval compares SVG text"
+
+
+@each_chapter
+def test_cells_use_no_magics(path):
+    for cell in code_cells(notebooks.read(path)):
+        assert not re.search(r"^\s*[%!]", cell.source, re.MULTILINE), cell.source
+
+
+@each_chapter
+def test_metadata_is_what_the_tools_write_and_no_account(path):
+    notebook = notebooks.read(path)
+    assert set(notebook.metadata) == {"attnphase", "kernelspec", "language_info"}
+    assert set(notebook.metadata.attnphase) <= {"data", "digest"}
+    assert notebook.metadata.kernelspec == notebooks.KERNEL
+    assert notebook.metadata.language_info == {"name": "python"}
+    for cell in notebook.cells:
+        assert set(cell.metadata) <= {"mystnb", "tags"}
+
+
+@each_chapter
+def test_stored_outputs_are_fresh(path):
+    assert notebooks.is_fresh(path, ROOT), "run: make book"
+
+
+@each_chapter
+def test_data_files_that_the_code_reads_are_declared(path):
+    notebook = notebooks.read(path)
+    code = "\n".join(cell.source for cell in code_cells(notebook))
+    used = {file for file in (ROOT / "book" / "data").rglob("*") if file.name in code}
+    assert used == set(notebooks.data_files(path, notebook))
+
+
+@each_chapter
+def test_figures_have_a_caption_and_alternative_text(path):
+    names = []
+    for cell in code_cells(notebooks.read(path)):
+        pictures = sum("image/png" in output.get("data", {}) for output in cell.outputs)
+        if not pictures:
+            continue
+        assert pictures == 1, f"one figure a cell:\n{cell.source}"
+        assert cell.source.rstrip().endswith("plt.show()"), cell.source
+        described = cell.metadata.get("mystnb", {})
+        names.append(described["figure"]["name"])
+        assert len(described["figure"]["caption"]) > 20, cell.source
+        assert len(described["image"]["alt"]) > 20, cell.source
+        assert not re.search(r"[$\\]", described["image"]["alt"]), "alternative text is plain"
+    assert all(name.startswith("fig-") for name in names)
+
+
+@each_chapter
+def test_page_has_one_title_and_sections(path):
+    cells = notebooks.read(path).cells
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    prose = re.sub(r"^(```|:::).*?^\1", "", prose, flags=re.MULTILINE | re.DOTALL)
+    assert len(re.findall(r"^# ", prose, re.MULTILINE)) == 1
+    assert re.search(r"^## ", prose, re.MULTILINE)
+
+
+def test_every_page_is_in_the_table_of_contents():
+    listed = [chapter["file"] for part in load("_toc.yml")["parts"] for chapter in part["chapters"]]
+    pages = CHAPTERS + sorted((ROOT / "book").rglob("*.md"))
+    found = [page.relative_to(ROOT).with_suffix("").as_posix() for page in pages]
+    assert sorted(listed) == sorted(found)
+
+
+def test_file_names_are_ascii():
+    for folder in ("attnphase", "book", "tests", "tools"):
+        for path in (ROOT / folder).rglob("*"):
+            assert path.name.isascii(), path
+
+
+def test_conda_environment_is_in_step_with_pyproject():
+    extras = PROJECT["optional-dependencies"]
+    wanted = {f"python{PROJECT['requires-python']}", "pip"}
+    wanted.update(PROJECT["dependencies"], extras["book"], extras["test"])
+    environment = load("environment.yml")
+    conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
+    rest = [entry for entry in environment["dependencies"] if not isinstance(entry, str)]
+    assert sorted(conda) == sorted(wanted)
+    assert rest == [{"pip": ["-e ."]}]
+
+
+def test_constraints_pin_versions_and_nothing_else():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        assert re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line), line
+
+
+def test_every_package_of_the_environment_is_pinned():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    needed, todo = set(), [("attnphase", ("book", "test"))]
+    while todo:
+        name, extras = todo.pop()
+        for requirement in map(Requirement, metadata.requires(name) or []):
+            marker = requirement.marker
+            applies = [marker is None or marker.evaluate({"extra": e}) for e in ("", *extras)]
+            child = canonicalize_name(requirement.name)
+            if any(applies) and child not in needed:
+                needed.add(child)
+                todo.append((child, requirement.extras))
+    assert {"numpy", "sphinx", "nbval"} <= needed
+    assert needed <= pinned
+
+
+def test_versions_agree():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert attnphase.__version__ == PROJECT["version"]
+    assert load("CITATION.cff")["version"] == PROJECT["version"]
+    assert re.search(r"^## (\S+)", changelog, re.MULTILINE)[1] == PROJECT["version"]
+
+
+def test_citation_names_the_paper():
+    citation = load("CITATION.cff")
+    assert citation["authors"] == [{"name": "The attnphase authors"}]
+    assert citation["references"][0]["doi"] == "10.48550/arXiv.2402.03902"
+
+
+def test_every_reference_can_be_looked_up():
+    text = (ROOT / "book" / "references.bib").read_text(encoding="utf-8")
+    entries = re.split(r"^@", text, flags=re.MULTILINE)[1:]
+    keys = [re.match(r"\w+\{([^,]+),", entry)[1] for entry in entries]
+    assert len(keys) == len(set(keys))
+    for entry in entries:
+        assert re.search(r"^\s*(?:doi|eprint)\s*=\s*\{\S+\}", entry, re.MULTILINE), entry
+
+
+def test_text_names_no_machine():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("*.yml"), *(ROOT / "attnphase").glob("*.py")]
+    for page in pages:
+        assert not MACHINE_PATH.search(page.read_text(encoding="utf-8")), page
+    for path in CHAPTERS:
+        for cell in notebooks.read(path).cells:
+            assert not MACHINE_PATH.search(cell.source), path
+
+
+def test_continuous_integration_runs_the_two_commands():
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if line.startswith("make")] == ["make test", "make test-slow"]
