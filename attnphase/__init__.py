@@ -1,0 +1,25 @@
+"""attnphase: a solvable phase transition between positional and semantic attention."""
+
+from attnphase.baseline import LinearBaseline, linear_baseline
+from attnphase.model import Model
+from attnphase.phases import Threshold, baseline_alpha, critical_alpha, onset_alpha
+from attnphase.proximal import ConvergenceError
+from attnphase.state_evolution import Conjugates, FixedPoint, Overlaps, solve, trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Conjugates",
+    "ConvergenceError",
+    "FixedPoint",
+    "LinearBaseline",
+    "Model",
+    "Overlaps",
+    "Threshold",
+    "baseline_alpha",
+    "critical_alpha",
+    "linear_baseline",
+    "onset_alpha",
+    "solve",
+    "trace",
+]

@@ -1,0 +1,279 @@
+"""Where the mechanisms take over: onsets of the branches, alpha_c and alpha_l.
+
+Each threshold is found on every replicate's nodes by itself, so that the noise which the two
+sides of a comparison share cancels, and the spread over replicates is its standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+
+from attnphase.baseline import linear_baseline
+from attnphase.model import Model
+from attnphase.proximal import ConvergenceError
+from attnphase.quadrature import replicate_mean
+from attnphase.state_evolution import (
+    ROUGH_LOG2_POINTS,
+    FixedPoint,
+    Nodes,
+    follow,
+    prox_centers,
+    replicate_nodes,
+    solve_channel,
+    solve_on,
+)
+
+#: Range of sample complexities in which thresholds are looked for.
+SEARCH_RANGE = (0.02, 30.0)
+#: Factor by which the search for a change of sign widens.
+STRIDE = 1.25
+#: Half width, in standard errors and at least as a fraction, of the bracket that is verified.
+BRACKET_ERRORS, BRACKET_FRACTION = 5.0, 1e-3
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A threshold in the sample complexity.
+
+    value: mean over replicates; standard_error: of that mean; bracket: two sample complexities
+    between which the comparison changes sign in every replicate, verified by solving there.
+    """
+
+    value: float
+    standard_error: float
+    bracket: tuple[float, float]
+
+
+def critical_alpha(
+    model: Model,
+    log2_points: int = 14,
+    replicates: int = 4,
+    seed: int = 0,
+    tolerance: float = 1e-8,
+    guess: float = 1.0,
+) -> Threshold:
+    """Sample complexity ``alpha_c`` at which both branches have the same train loss.
+
+    Below it the positional solution has the lower train loss, above it the semantic one. guess:
+    where the search begins; other arguments as in `attnphase.solve`. Raises ConvergenceError if
+    the losses do not cross where both branches exist. Source: arXiv:2402.03902, figure 2.
+    """
+
+    def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: dict) -> float:
+        """Train loss of the positional solution less that of the semantic one."""
+        losses = [
+            _remember(model, alpha, branch, nodes, tolerance, memory).train_loss
+            for branch in ("positional", "semantic")
+        ]
+        return losses[0] - losses[1]
+
+    return _threshold(model, advantage, "alpha_c", log2_points, replicates, seed, guess)
+
+
+def baseline_alpha(
+    model: Model,
+    log2_points: int = 14,
+    replicates: int = 4,
+    seed: int = 0,
+    tolerance: float = 1e-8,
+    guess: float = 1.0,
+) -> Threshold:
+    """Sample complexity ``alpha_l`` at which the semantic solution meets the linear baseline.
+
+    Above it the test error of the semantic solution is below `linear_baseline`'s. Arguments as
+    in `critical_alpha`. Raises ConvergenceError if there is no such point.
+    Source: arXiv:2402.03902, figure 3.
+    """
+    level = linear_baseline(model).test_error
+
+    def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: dict) -> float:
+        """Test error of the baseline less that of the semantic solution."""
+        return level - _remember(model, alpha, "semantic", nodes, tolerance, memory).test_error
+
+    return _threshold(model, advantage, "alpha_l", log2_points, replicates, seed, guess)
+
+
+def onset_alpha(
+    model: Model,
+    branch: str,
+    log2_points: int = 14,
+    replicates: int = 4,
+    seed: int = 0,
+    tolerance: float = 1e-8,
+    guess: float = 0.3,
+) -> Threshold:
+    """Sample complexity above which the uninformed solution is unstable towards ``branch``.
+
+    branch: "positional" or "semantic". One application of the map multiplies a small overlap by
+    `growth_rates`; the onset is where that factor passes 1.
+    """
+    if branch not in ("positional", "semantic"):
+        raise ValueError(f"branch must be 'positional' or 'semantic', got {branch!r}")
+
+    def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: dict) -> float:
+        point = _remember(model, alpha, "uninformed", nodes, tolerance, memory)
+        return growth_rates(point, nodes)[branch] - 1.0
+
+    name = f"the {branch} onset"
+    return _threshold(model, advantage, name, log2_points, replicates, seed, guess)
+
+
+def growth_rates(point: FixedPoint, nodes: tuple[Nodes, ...]) -> dict[str, float]:
+    """Factors by which one application of the map multiplies a small m or theta.
+
+    point: an uninformed fixed point, solved on ``nodes``. With ``g`` at that point and
+    ``s_l^2 = q_l`` Stein's lemma gives both derivatives without differentiating the proximal
+    operator, jumps included:
+
+        d E[g_k] / d m_l = E[g_k v_l] / s_l,
+        d E[g_k h*_k] / d Theta = sum_l E[g_k v_l h*_l h*_k] / s_l.
+
+    Returns the largest eigenvalue for "positional" (directions of the encodings) and the factor
+    for "semantic", averaged over the sets of nodes.
+    """
+    model, alpha = point.model, point.alpha
+    variances, encodings = model.variances, np.asarray(model.encodings)
+    rates = []
+    for some, replicate in zip(nodes, point.replicates, strict=True):
+        overlaps = replicate.overlaps
+        minima = solve_channel(model, some, overlaps)
+        pull = (minima.fields - prox_centers(model, some, overlaps))[:, 0] / overlaps.V[:, 0]
+        noise, target_fields = some.noise[:, 0], some.target_fields[:, 0]
+        spread = np.sqrt(overlaps.q[:, 0, 0])
+        stiffness = variances[0] / overlaps.V[0, 0, 0]
+        response = alpha * (pull @ noise.T) / some.count / spread
+        positional = np.linalg.eigvals(encodings.T @ response @ encodings / stiffness)
+        tilted = alpha * ((pull * target_fields) @ (noise * target_fields).T) / some.count / spread
+        semantic = (tilted.sum(axis=1) - variances * np.diag(response)).sum() / stiffness
+        rates.append((positional.real.max(), semantic))
+    means = np.mean(rates, axis=0)
+    return {"positional": float(means[0]), "semantic": float(means[1])}
+
+
+Advantage = Callable[[float, tuple[Nodes, ...], dict], float]
+
+
+def _remember(
+    model: Model,
+    alpha: float,
+    branch: str,
+    nodes: tuple[Nodes, ...],
+    tolerance: float,
+    memory: dict[str, list[FixedPoint]],
+) -> FixedPoint:
+    """Fixed point at ``alpha``, from the nearest one in ``memory``, to which it is added."""
+    known = memory.setdefault(branch, [])
+    nearest = min(known, key=lambda point: abs(np.log(point.alpha / alpha)), default=None)
+    if nearest is not None and nearest.alpha == alpha:
+        return nearest
+    if nearest is not None and len(nearest.replicates) != len(nodes):
+        near = [nearest.overlaps] * len(nodes)
+        point = solve_on(model, alpha, branch, nodes, near, tolerance)
+    else:
+        point = follow(model, alpha, branch, nodes, nearest, tolerance)
+    known.append(point)
+    return point
+
+
+def _threshold(
+    model: Model,
+    advantage: Advantage,
+    name: str,
+    log2_points: int,
+    replicates: int,
+    seed: int,
+    guess: float,
+) -> Threshold:
+    """Root of ``advantage`` in alpha, which passes from negative to positive."""
+    nodes = replicate_nodes(model, log2_points, replicates, seed)
+    rough_nodes = replicate_nodes(model, ROUGH_LOG2_POINTS, 1, seed)
+    memory: dict[str, list[FixedPoint]] = {}
+    low, high = _sign_change(lambda alpha: advantage(alpha, rough_nodes, memory), name, guess)
+    rough = brentq(lambda alpha: advantage(alpha, rough_nodes, memory), low, high, rtol=1e-4)
+    roots, memories = [], []
+    for some in nodes:
+        own: dict[str, list[FixedPoint]] = {
+            branch: [min(points, key=lambda point: abs(point.alpha - rough))]
+            for branch, points in memory.items()
+        }
+        memories.append(own)
+
+        def difference(alpha: float, some: Nodes = some, own: dict = own) -> float:
+            return advantage(alpha, (some,), own)
+
+        roots.append(_refine(difference, rough, name))
+    estimate = replicate_mean(roots)
+    half = BRACKET_FRACTION * estimate.value
+    if replicates > 1:
+        half = max(half, BRACKET_ERRORS * estimate.standard_error)
+    for _ in range(6):
+        bracket = (estimate.value - half, estimate.value + half)
+        signs = [
+            [np.sign(advantage(alpha, (some,), own)) for alpha in bracket]
+            for some, own in zip(nodes, memories, strict=True)
+        ]
+        if all(sign == [-1.0, 1.0] for sign in signs):
+            return Threshold(estimate.value, estimate.standard_error, bracket)
+        half *= 2
+    raise ConvergenceError(f"{name} has no bracket in which every replicate changes sign", bracket)
+
+
+def _refine(difference: Callable[[float], float], rough: float, name: str) -> float:
+    """Root of ``difference`` near ``rough``: widen a bracket until it holds one, then brentq."""
+    width = 0.004 * rough
+    low, high = rough - width, rough + width
+    for _ in range(8):
+        below, above = difference(low), difference(high)
+        if below < 0 < above:
+            return brentq(difference, low, high, xtol=1e-9 * rough, rtol=1e-9)
+        if below >= 0:
+            low, high = low - 2 * (high - low), low
+        else:
+            low, high = high, high + 2 * (high - low)
+    raise ConvergenceError(f"{name} of one replicate is not near the rough value {rough:g}", rough)
+
+
+def _sign_change(difference: Callable[[float], float], name: str, guess: float):
+    """Bracket of the change of sign, searched outwards from ``guess``.
+
+    Where a solution does not exist the search turns: a missing semantic branch counts as below
+    the threshold; a failure on both sides of a step raises.
+    """
+    if not SEARCH_RANGE[0] < guess < SEARCH_RANGE[1]:
+        raise ValueError(f"guess must be a number inside {SEARCH_RANGE}, got {guess!r}")
+    values: dict[float, float | None] = {}
+
+    def sign(alpha: float) -> float:
+        try:
+            values[alpha] = difference(alpha)
+        except ConvergenceError:
+            values[alpha] = None
+        return values[alpha] if values[alpha] is not None else -np.inf
+
+    alpha = guess
+    if sign(alpha) > 0:
+        while sign(alpha / STRIDE) > 0:
+            alpha /= STRIDE
+            if alpha < SEARCH_RANGE[0]:
+                raise ConvergenceError(f"{name} is below {SEARCH_RANGE[0]}, if it exists", values)
+        low, high = alpha / STRIDE, alpha
+    else:
+        while sign(alpha * STRIDE) <= 0:
+            alpha *= STRIDE
+            if alpha > SEARCH_RANGE[1]:
+                raise ConvergenceError(f"{name} is above {SEARCH_RANGE[1]}, if it exists", values)
+        low, high = alpha, alpha * STRIDE
+    # the lower end must be a point where the comparison could be made
+    for _ in range(12):
+        if values[low] is not None:
+            return low, high
+        middle = float(np.sqrt(low * high))
+        if sign(middle) > 0:
+            high = middle
+        else:
+            low = middle
+    raise ConvergenceError(f"{name}: no crossing where both sides of the comparison exist", values)

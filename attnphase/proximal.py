@@ -1,0 +1,348 @@
+"""The proximal operator of the attention channel, and its Moreau envelope.
+
+    loss(h*, z) = sum_{i,l} s_l (T[h*]_{il} - S[z]_{il})^2
+    M(w)        = min_z { 1/2 sum_l (z_l - w_l)^T V_l^{-1} (z_l - w_l) + 1/2 loss(h*, z) }
+
+The minimiser is the proximal operator. The loss is even in ``z`` and not convex, so that the
+objective can have several local minima; two of them exchange the lead along a surface of ``w``,
+where the operator jumps. Source: arXiv:2402.03902, appendix on state evolution.
+
+Every array has the samples (nodes) on its last axis, so that one numpy operation serves all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnphase.model import Array, row_softmax
+
+#: A Newton step below this fraction of 1 + |z| is the last one: the error left is its square.
+SETTLED = 1e-6
+
+
+class ConvergenceError(RuntimeError):
+    """An iteration did not reach its tolerance; ``state`` carries where it stopped."""
+
+    def __init__(self, message: str, state: object = None):
+        super().__init__(message)
+        self.state = state
+
+
+def channel_loss(target: Array, fields: Array, variances: Array) -> Array:
+    """Loss of the channel for given target attention and student fields.
+
+    target: ``T``, shape (L, L, N); fields: ``z``, shape (L, r, N); variances: ``s``, shape (L,).
+    Returns ``sum_{i,l} s_l (T_il - S[z]_il)^2``, shape (N,).
+    """
+    attention = row_softmax((fields[:, None] * fields[None]).sum(axis=2))
+    return np.einsum("l,ilp,ilp->p", variances, attention - target, attention - target)
+
+
+def channel_derivatives(target: Array, fields: Array, variances: Array) -> tuple[Array, ...]:
+    """Half the channel's loss with its gradient and Hessian in the fields.
+
+    Shapes as in `channel_loss`. Returns ``loss / 2`` (N,), gradient (L, r, N) and
+    Hessian (L, r, L, r, N).
+    """
+    if len(fields) == 2:
+        return _two_token_derivatives(target, fields, variances)
+    return _any_length_derivatives(target, fields, variances)
+
+
+def _two_token_derivatives(target: Array, fields: Array, variances: Array) -> tuple[Array, ...]:
+    """`channel_derivatives` for two tokens, about ten times faster than the general form.
+
+    Row i of the attention has one free entry, the attention to the other token j,
+    ``p_i = 1 / (1 + exp(-c_i))`` with ``c_i = z_i . (z_j - z_i)``; the row's half loss is
+    ``(s_1 + s_2) (p_i - T_ij)^2 / 2``.
+    """
+    rank, count = fields.shape[1:]
+    other = fields[::-1]
+    logit = (fields * (other - fields)).sum(axis=1)
+    attention = 1.0 / (1.0 + np.exp(np.minimum(-logit, 700.0)))
+    error = attention - np.stack((target[0, 1], target[1, 0]))
+    slope = attention * (1.0 - attention)
+    scale = variances.sum()
+    value = (0.5 * scale) * (error * error).sum(axis=0)
+    first = scale * error * slope  # d(loss/2)/d c_i
+    second = scale * slope * (slope + error * (1.0 - 2.0 * attention))
+    own = other - 2.0 * fields  # d c_i / d z_i; d c_i / d z_j = z_i
+    gradient = first[:, None] * own + first[::-1, None] * other
+    hessian = np.empty((2, rank, 2, rank, count))
+    for a in range(rank):
+        for b in range(rank):
+            curve = second * own[:, a]
+            same = curve * own[:, b] + (second * fields[:, a] * fields[:, b])[::-1]
+            cross = curve * fields[:, b] + (second * fields[:, a] * own[:, b])[::-1]
+            if a == b:
+                same -= 2.0 * first
+                cross += first + first[::-1]
+            hessian[0, a, 0, b], hessian[1, a, 1, b] = same
+            hessian[0, a, 1, b], hessian[1, a, 0, b] = cross
+    return value, gradient, hessian
+
+
+def _any_length_derivatives(target: Array, fields: Array, variances: Array) -> tuple[Array, ...]:
+    """`channel_derivatives` for any number of tokens.
+
+    With ``a_ij = z_i . z_j``, row i contributes through ``B_ij = d(loss/2)/d a_ij`` and
+    ``C^i_jn = d B_ij / d a_in``; the chain rule ``d a_ij / d z_k`` does the rest.
+    """
+    length, rank = fields.shape[:2]
+    weight = variances[None, :, None]
+    attention = row_softmax((fields[:, None] * fields[None]).sum(axis=2))
+    error = attention - target
+    weighted = weight * error
+    value = 0.5 * (weighted * error).sum(axis=(0, 1))
+    product = attention * weighted
+    first = product - attention * product.sum(axis=1, keepdims=True)  # B
+    pair = first + first.swapaxes(0, 1)
+    gradient = (pair[:, :, None] * fields[None]).sum(axis=1)
+    # C^i = diag(diagonal_i) - side_i attention_i^T - attention_i side_i^T
+    square = weight * attention * attention
+    diagonal = first + square
+    side = diagonal - 0.5 * attention * square.sum(axis=1, keepdims=True)
+    mean = (attention[:, :, None] * fields[None]).sum(axis=1)  # (L, r, N)
+    tilt = (side[:, :, None] * fields[None]).sum(axis=1)
+    # bend[i, m, a] = sum_n C^i_mn z_na
+    bend = (
+        diagonal[:, :, None] * fields[None]
+        - side[:, :, None] * mean[:, None]
+        - attention[:, :, None] * tilt[:, None]
+    )
+    hessian = np.empty((length, rank, length, rank, fields.shape[2]))
+    tokens = np.arange(length)
+    for a in range(rank):
+        for b in range(rank):
+            scale = (fields[:, a] * fields[:, b])[:, None]
+            outer = ((scale * side)[:, :, None] * attention[:, None]).sum(axis=0)
+            cross = fields[:, None, b] * bend[:, :, a]
+            block = cross + (fields[:, None, a] * bend[:, :, b]).swapaxes(0, 1)
+            block -= outer + outer.swapaxes(0, 1)
+            if a == b:
+                block += pair
+            on_token = (fields[None, :, a] * bend[:, :, b]).sum(axis=1)
+            block[tokens, tokens] += on_token + (scale * diagonal).sum(axis=0)
+            hessian[:, a, :, b] = block
+    return value, gradient, hessian
+
+
+def objective(fields: Array, center: Array, precision: Array, target: Array, variances: Array):
+    """Objective of the proximal problem with its gradient and Hessian in ``fields``.
+
+    fields, center: ``z`` and ``w``, shape (L, r, N); precision: ``V^{-1}``, shape (L, r, r);
+    target, variances: as in `channel_loss`. Returns arrays of the shapes that
+    `channel_derivatives` returns.
+    """
+    value, gradient, hessian = channel_derivatives(target, fields, variances)
+    offset = fields - center
+    pull = (precision[..., None] * offset[:, None]).sum(axis=2)
+    value += 0.5 * (offset * pull).sum(axis=(0, 1))
+    gradient += pull
+    for token, block in enumerate(precision):
+        hessian[token, :, token] += block[..., None]
+    return value, gradient, hessian
+
+
+def newton_direction(hessian: Array, gradient: Array) -> Array:
+    """Newton step ``-H^{-1} g`` for many small systems, made a descent direction where H is not
+    positive definite.
+
+    hessian: shape (n, n, N), symmetric; gradient: shape (n, N). Returns shape (n, N).
+    Gaussian elimination without pivoting, written over the leading axes; a pivot that is
+    negative is replaced by its modulus, and one below 1e-6 by 1e-6.
+    """
+    size = len(gradient)
+    work = hessian.copy()
+    step = -gradient
+    for k in range(size):
+        pivot = np.maximum(np.abs(work[k, k]), 1e-6)
+        work[k, k] = pivot
+        for i in range(k + 1, size):
+            factor = work[k, i] / pivot
+            work[i, i:] -= factor * work[k, i:]
+            step[i] -= factor * step[k]
+    for k in reversed(range(size)):
+        for j in range(k + 1, size):
+            step[k] -= work[k, j] * step[j]
+        step[k] /= work[k, k]
+    return step
+
+
+def descend(start: Array, center: Array, precision: Array, target: Array, variances: Array):
+    """Local minimum of the proximal objective that is reached from ``start``, node by node.
+
+    Damped Newton iteration; a step that does not lower the objective is shortened fourfold.
+    Shapes as in `objective`. Returns the minimisers (L, r, N) and their objective (N,).
+    Raises ConvergenceError if a node has not settled in 200 iterations.
+    """
+    shape = start.shape
+    size, count = shape[0] * shape[1], shape[2]
+
+    def evaluate(fields, nodes):
+        value, gradient, hessian = objective(
+            fields, center[..., nodes], precision, target[..., nodes], variances
+        )
+        gradient = gradient.reshape(size, -1)
+        step = newton_direction(hessian.reshape(size, size, -1), gradient)
+        return value, step, (gradient * step).sum(axis=0)
+
+    result, value = start.copy(), np.empty(count)
+    if count == 0:
+        return result, value
+    nodes = np.arange(count)
+    z = start.reshape(size, count)
+    f, step, slope = evaluate(start, slice(None))
+    length = np.ones(count)
+    for _ in range(200):
+        trial = z + length * step
+        small = (np.abs(length * step) < SETTLED * (1.0 + np.abs(z))).all(axis=0)
+        f_new, step_new, slope_new = evaluate(
+            trial.reshape(shape[:2] + (-1,)), nodes if len(nodes) < count else slice(None)
+        )
+        accept = small | (f_new <= f + 1e-4 * length * slope)
+        if accept.all():
+            z, f, step, slope, length = trial, f_new, step_new, slope_new, np.ones(len(f))
+        else:
+            z = np.where(accept, trial, z)
+            step = np.where(accept, step_new, step)
+            f = np.where(accept, f_new, f)
+            slope = np.where(accept, slope_new, slope)
+            length = np.where(accept, 1.0, 0.25 * length)
+        if small.any():
+            done = nodes[small]
+            result[..., done] = z[:, small].reshape(shape[:2] + (-1,))
+            value[done] = f[small]
+            going = ~small
+            nodes = nodes[going]
+            if not len(nodes):
+                return result, value
+            z, f, step, slope = z[:, going], f[going], step[:, going], slope[going]
+            length = length[going]
+    raise ConvergenceError(f"{len(nodes)} of {count} proximal problems did not settle")
+
+
+@dataclass(frozen=True)
+class Minima:
+    """Global minimum of the proximal objective at each node, and the second one where it is known.
+
+    fields: the proximal operator, shape (L, r, N); envelope: the objective there, the Moreau
+    envelope, shape (N,). rivals: indices of the nodes with a second local minimum, shape (M,);
+    rival_fields, rival_envelope: that minimum, shapes (L, r, M) and (M,).
+    """
+
+    fields: Array
+    envelope: Array
+    rivals: Array
+    rival_fields: Array
+    rival_envelope: Array
+
+    def misplaced(self) -> Array:
+        """Which rivals are lower than their leader, shape (M,)."""
+        return self.rival_envelope < self.envelope[self.rivals]
+
+
+#: Two minimisers closer than this are the same.
+DISTINCT = 1e-4
+
+
+def target_inverse(target: Array) -> Array:
+    """Rank-one fields whose attention is the target, or near it; a start for the global search.
+
+    target: shape (L, L, N). Returns shape (L, 1, N); its negative serves as well.
+    Up to a constant in each row, ``log S_il = z_i (z_l - mean z)``: the left singular vector of
+    the row-centred log target gives the direction of ``z``, and the scale follows from the
+    right one. Exact for two tokens where ``logit T_11 + logit T_22 > 0.01``.
+    """
+    logs = np.log(np.maximum(target, 1e-9))
+    logs -= logs.mean(axis=1, keepdims=True)
+    left, singular, right = np.linalg.svd(np.moveaxis(logs, -1, 0))
+    direction = left[:, :, 0]
+    centred = direction - direction.mean(axis=1, keepdims=True)
+    norm = np.maximum((centred**2).sum(axis=1), 1e-4)
+    match = np.maximum((centred * right[:, 0]).sum(axis=1), 0.02 * np.sqrt(norm))
+    scale = np.minimum(np.sqrt(singular[:, 0] * match / norm), 20.0)
+    return (scale * direction.T)[:, None]
+
+
+def find_minima(
+    center: Array, precision: Array, target: Array, variances: Array, inverse: Array
+) -> Minima:
+    """Global search: descend from ``w``, from the target's inverse and from its negative.
+
+    Shapes as in `objective`; inverse: `target_inverse` of the target. Two tokens and rank one
+    have had at most two minima wherever they were counted, and these starts found the lower one
+    on every node that was compared with a grid of 81 starts.
+    """
+    problem = (center, precision, target, variances)
+    found = [descend(start, *problem) for start in (center, inverse, -inverse)]
+    fields = np.stack([pair[0] for pair in found])
+    values = np.stack([pair[1] for pair in found])
+    best = values.argmin(axis=0)
+    nodes = np.arange(center.shape[-1])
+    lowest = np.moveaxis(fields[best, ..., nodes], 0, -1)
+    same = (np.abs(fields - lowest) < DISTINCT).all(axis=(1, 2))
+    other = np.where(same, np.inf, values)
+    second = other.argmin(axis=0)
+    rivals = np.flatnonzero(np.isfinite(other[second, nodes]))
+    return Minima(
+        lowest,
+        values[best, nodes],
+        rivals,
+        np.moveaxis(fields[second[rivals], ..., rivals], 0, -1),
+        values[second[rivals], rivals],
+    )
+
+
+def follow_minima(
+    minima: Minima,
+    center: Array,
+    precision: Array,
+    target: Array,
+    variances: Array,
+    inverse: Array | None = None,
+    lead: bool = True,
+) -> Minima:
+    """Minima of a nearby problem, from those of the last one: both are followed, the lower leads.
+
+    With ``lead=False`` each minimum keeps its place, whichever is lower. With ``inverse`` (as in `find_minima`) minima that were born since are looked for too, by a
+    descent from the other side of the plane ``z . inverse = 0``, at the nodes where the other
+    side can hold a lower one: as the loss is not negative, a lower minimum lies in the ball
+    ``(z - w)^T V^{-1} (z - w) < 2 M``, and only nodes whose ball meets the plane are tried.
+    """
+    problem = (center, precision, target, variances)
+    fields, envelope = descend(minima.fields, *problem)
+    rivals = minima.rivals
+    starts = minima.rival_fields
+    if inverse is not None:
+        norm = (np.linalg.inv(precision)[..., None] * inverse[:, None]).sum(axis=2)
+        reach = (center * inverse).sum(axis=(0, 1)) ** 2 < 2 * envelope * (norm * inverse).sum(
+            axis=(0, 1)
+        )
+        reach[rivals] = False
+        tried = np.flatnonzero(reach)
+        side = np.sign((fields[..., tried] * inverse[..., tried]).sum(axis=(0, 1)))
+        rivals = np.concatenate((rivals, tried))
+        starts = np.concatenate((starts, -side * inverse[..., tried]), axis=-1)
+        order = rivals.argsort()
+        rivals, starts = rivals[order], starts[..., order]
+    rival_fields, rival_envelope = descend(
+        starts, center[..., rivals], precision, target[..., rivals], variances
+    )
+    apart = (np.abs(rival_fields - fields[..., rivals]) >= DISTINCT).any(axis=(0, 1))
+    rivals, rival_fields = rivals[apart], rival_fields[..., apart]
+    rival_envelope = rival_envelope[apart]
+    followed = Minima(fields, envelope, rivals, rival_fields, rival_envelope)
+    return exchange(followed, followed.misplaced()) if lead else followed
+
+
+def exchange(minima: Minima, which: Array) -> Minima:
+    """The same minima with leader and rival exchanged at the rivals selected by ``which`` (M,)."""
+    nodes = minima.rivals[which]
+    fields, envelope = minima.fields.copy(), minima.envelope.copy()
+    rival_fields, rival_envelope = minima.rival_fields.copy(), minima.rival_envelope.copy()
+    fields[..., nodes], rival_fields[..., which] = rival_fields[..., which], fields[..., nodes]
+    envelope[nodes], rival_envelope[which] = rival_envelope[which], envelope[nodes]
+    return Minima(fields, envelope, minima.rivals, rival_fields, rival_envelope)

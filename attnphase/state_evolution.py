@@ -1,0 +1,785 @@
+"""State evolution of the attention layer: the map, its free energy, and its fixed points.
+
+Replica-symmetric, at zero temperature, for isotropic tokens (``Sigma_l = sigma_l^2 I``) and
+``r = t = 1``. Source: arXiv:2402.03902, appendix on the replica computation.
+
+The expectations are over ``2 L`` standard normal variables ``u_l, v_l``, through
+
+    h*_l = sqrt(rho_l) u_l,    w_l = m_l + (theta_l / rho_l) h*_l + sqrt(q_l - theta_l^2 / rho_l) v_l.
+
+Drawn this way the target does not depend on the overlaps, and every conjugate is the exact
+derivative of the free energy on the same nodes. The nodes come in pairs (u, v) and (u, -v), so
+that the uninformed solution is an exact fixed point on them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
+
+import numpy as np
+from scipy.optimize import root
+
+from attnphase.model import Array, Model
+from attnphase.proximal import (
+    ConvergenceError,
+    Minima,
+    channel_loss,
+    find_minima,
+    exchange,
+    follow_minima,
+    target_inverse,
+)
+from attnphase.quadrature import replicate_mean, sobol_normals
+
+BRANCHES = ("positional", "semantic", "uninformed")
+
+
+@dataclass(frozen=True)
+class Overlaps:
+    """Order parameters, per token: ``q`` (L, r, r), ``m`` (L, r), ``theta`` (L, r, t), ``V`` (L, r, r)."""
+
+    q: Array
+    m: Array
+    theta: Array
+    V: Array
+
+
+@dataclass(frozen=True)
+class Conjugates:
+    """Conjugate order parameters (the hats), per token; shapes as in `Overlaps`."""
+
+    q: Array
+    m: Array
+    theta: Array
+    V: Array
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Integration nodes of one replicate and what on them does not depend on the overlaps.
+
+    noise: ``v``, shape (L, r, N); target_fields: ``h*``, shape (L, t, N);
+    target: ``T[h*]``, shape (L, L, N); inverse: `target_inverse` of it, shape (L, 1, N).
+    """
+
+    noise: Array
+    target_fields: Array
+    target: Array
+    inverse: Array
+
+    @property
+    def count(self) -> int:
+        """Number of nodes N; each has weight 1 / N."""
+        return self.noise.shape[-1]
+
+
+def make_nodes(model: Model, log2_points: int, seed: np.random.SeedSequence | int) -> Nodes:
+    """``2**log2_points`` nodes: scrambled Sobol points (u, v), and the same with -v."""
+    length = model.length
+    normals = sobol_normals(2 * length, log2_points - 1, seed)
+    target_fields = (np.sqrt(model.variances)[:, None] * normals[:length])[:, None]
+    target = model.target(target_fields)
+    noise = normals[length:, None]
+
+    def twice(array: Array) -> Array:
+        return np.concatenate((array, array), axis=-1)
+
+    return Nodes(
+        np.concatenate((noise, -noise), axis=-1),
+        twice(target_fields),
+        twice(target),
+        twice(target_inverse(target)),
+    )
+
+
+def prox_centers(model: Model, nodes: Nodes, overlaps: Overlaps) -> Array:
+    """The Gaussian centres ``w`` of the proximal problems on the nodes, shape (L, 1, N)."""
+    slope = overlaps.theta[:, 0, 0] / model.variances
+    return (
+        overlaps.m[:, :, None]
+        + slope[:, None, None] * nodes.target_fields
+        + _spread(model, overlaps)[:, None, None] * nodes.noise
+    )
+
+
+def _spread(model: Model, overlaps: Overlaps) -> Array:
+    """Standard deviation of ``w`` given ``h*``, per token, shape (L,)."""
+    return np.sqrt(overlaps.q[:, 0, 0] - overlaps.theta[:, 0, 0] ** 2 / model.variances)
+
+
+#: Nodes per block: the arrays of one block stay in the processor's second-level cache.
+BLOCK = 4096
+
+
+def solve_channel(
+    model: Model,
+    nodes: Nodes,
+    overlaps: Overlaps,
+    minima: Minima | None = None,
+    search: bool = False,
+    lead: bool = True,
+) -> Minima:
+    """Proximal operator and Moreau envelope on all nodes.
+
+    With ``minima`` of nearby overlaps these are followed, and with ``search`` new ones are looked
+    for as well; ``lead`` as in `follow_minima`. Without ``minima`` the search is global
+    (`find_minima`).
+    """
+    center = prox_centers(model, nodes, overlaps)
+    precision = np.linalg.inv(overlaps.V)
+    parts, offsets = [], range(0, nodes.count, BLOCK)
+    for offset in offsets:
+        block = slice(offset, offset + BLOCK)
+        problem = (center[..., block], precision, nodes.target[..., block], model.variances)
+        if minima is None:
+            parts.append(find_minima(*problem, nodes.inverse[..., block]))
+        else:
+            inverse = nodes.inverse[..., block] if search else None
+            parts.append(follow_minima(_cut(minima, offset), *problem, inverse, lead))
+    rivals = [part.rivals + offset for part, offset in zip(parts, offsets, strict=True)]
+
+    def join(name: str) -> Array:
+        return np.concatenate([getattr(part, name) for part in parts], axis=-1)
+
+    return Minima(
+        join("fields"),
+        join("envelope"),
+        np.concatenate(rivals),
+        join("rival_fields"),
+        join("rival_envelope"),
+    )
+
+
+def _cut(minima: Minima, offset: int) -> Minima:
+    """The part of ``minima`` that belongs to the block of nodes that begins at ``offset``."""
+    low, high = np.searchsorted(minima.rivals, (offset, offset + BLOCK))
+    block = slice(offset, offset + BLOCK)
+    return Minima(
+        minima.fields[..., block],
+        minima.envelope[block],
+        minima.rivals[low:high] - offset,
+        minima.rival_fields[..., low:high],
+        minima.rival_envelope[low:high],
+    )
+
+
+def conjugates_from(
+    model: Model,
+    alpha: float,
+    nodes: Nodes,
+    overlaps: Overlaps,
+    minima: Minima,
+) -> Conjugates:
+    """Conjugates at given overlaps, from ``g_l = (z_l - w_l) / V_l`` averaged over the nodes.
+
+        qhat = alpha E[g^2],   mhat = alpha E[g],   Vhat = -alpha E[g v] / s,
+        thetahat = alpha E[g (h* - theta v / s)] / rho,     s^2 = q - theta^2 / rho.
+
+    Equal, node by node, to the forms of arXiv:2402.03902 in which ``w`` is drawn first.
+    """
+    center = prox_centers(model, nodes, overlaps)
+    pull = (minima.fields - center)[:, 0] / overlaps.V[:, 0]
+    rate = alpha / nodes.count
+    spread = _spread(model, overlaps)
+    memory = rate * (pull * nodes.noise[:, 0]).sum(axis=1) / spread
+    signal = rate * (pull * nodes.target_fields[:, 0]).sum(axis=1)
+    theta = (signal - overlaps.theta[:, 0, 0] * memory) / model.variances
+    return Conjugates(
+        q=(rate * (pull * pull).sum(axis=1))[:, None, None],
+        m=(rate * pull.sum(axis=1))[:, None],
+        theta=theta[:, None, None],
+        V=-memory[:, None, None],
+    )
+
+
+def overlaps_from(model: Model, conjugates: Conjugates) -> Overlaps:
+    """Overlaps of the weights ``Q_i`` that the conjugates define, for isotropic tokens.
+
+    With ``D = lambda + sum_l sigma_l^2 Vhat_l`` and ``E = e e^T``:
+    ``V_l = sigma_l^2 / D``, ``m = E mhat / D``, ``theta_l = sigma_l^2 Theta`` and
+    ``q_l = sigma_l^2 (nu + mhat^T E mhat / D^2 + Theta^2)``, where
+    ``Theta = sum_l sigma_l^2 thetahat_l / D`` and ``nu = sum_l sigma_l^2 qhat_l / D^2``.
+    """
+    return _pack(model, *_moments_of_weights(model, conjugates))
+
+
+def _moments_of_weights(model: Model, conjugates: Conjugates) -> tuple[float, float, Array, float]:
+    """(nu, 1 / D, mu, Theta) of `overlaps_from`; ``mu = e^T mhat / D`` has shape (K,)."""
+    variances = model.variances
+    stiffness = model.regularization + variances @ conjugates.V[:, 0, 0]
+    mean = np.asarray(model.encodings).T @ conjugates.m[:, 0] / stiffness
+    signal = variances @ conjugates.theta[:, 0, 0] / stiffness
+    noise = variances @ conjugates.q[:, 0, 0] / stiffness**2
+    return noise, 1.0 / stiffness, mean, signal
+
+
+def _pack(model: Model, noise: float, response: float, mean: Array, signal: float) -> Overlaps:
+    """Overlaps of weights with noise nu, response 1 / D, means mu (K,) and signal Theta."""
+    variances = model.variances
+    norm = noise + mean @ mean + signal**2
+    return Overlaps(
+        q=(norm * variances)[:, None, None],
+        m=(np.asarray(model.encodings) @ mean)[:, None],
+        theta=(signal * variances)[:, None, None],
+        V=(response * variances)[:, None, None],
+    )
+
+
+def free_energy(
+    model: Model,
+    alpha: float,
+    overlaps: Overlaps,
+    conjugates: Conjugates,
+    minima: Minima,
+) -> float:
+    """Replica-symmetric free energy at zero temperature; at its stationary point, the train loss.
+
+        alpha E[M] - 1/2 sum_l (Vhat_l q_l - qhat_l V_l) + sum_l (m_l mhat_l + theta_l thetahat_l)
+        - (sum_l sigma_l^2 qhat_l + mhat^T E mhat + (sum_l sigma_l^2 thetahat_l)^2) / (2 D)
+    """
+    noise, response, mean, signal = _moments_of_weights(model, conjugates)
+    coupling = 0.5 * (conjugates.q * overlaps.V - conjugates.V * overlaps.q).sum()
+    coupling += (conjugates.m * overlaps.m).sum() + (conjugates.theta * overlaps.theta).sum()
+    entropic = 0.5 * (noise + mean @ mean + signal**2) / response
+    return float(alpha * minima.envelope.mean() + coupling - entropic)
+
+
+def train_loss(
+    model: Model,
+    alpha: float,
+    nodes: Nodes,
+    overlaps: Overlaps,
+    minima: Minima,
+) -> float:
+    """Train loss by the direct road: ``alpha E[loss(prox)] / 2 + lambda E||Q||^2 / (2 d)``."""
+    loss = channel_loss(nodes.target, minima.fields, model.variances)
+    norm = overlaps.q[0, 0, 0] / model.variances[0]
+    return float(0.5 * (alpha * loss.mean() + model.regularization * norm))
+
+
+def test_error(model: Model, nodes: Nodes, overlaps: Overlaps) -> float:
+    """Test error ``epsilon_g = E[loss(h*, h + m)] / 2``: a fresh sentence has fields ``w``."""
+    center = prox_centers(model, nodes, overlaps)
+    return float(0.5 * channel_loss(nodes.target, center, model.variances).mean())
+
+
+def impose_parity(branch: str, conjugates: Conjugates) -> Conjugates:
+    """Conjugates with those set to zero that are odd under the branch's symmetry.
+
+    With m = 0 the law of (w, h*) does not change under (w, h*) -> (-w, -h*), which turns g into
+    -g: E[g] = 0. With theta = 0 the same holds for h* -> -h* alone, and E[g h*] = 0. An average
+    over finitely many nodes only comes near; setting the zero is averaging over the mirrored
+    nodes too.
+    """
+    if branch != "positional":
+        conjugates = replace(conjugates, m=np.zeros_like(conjugates.m))
+    if branch != "semantic":
+        conjugates = replace(conjugates, theta=np.zeros_like(conjugates.theta))
+    return conjugates
+
+
+#: New minima are looked for whenever a coordinate has moved this far since the last search.
+SEARCH_RADIUS = 3e-3
+
+
+class _Map:
+    """The state-evolution map of one branch on one set of nodes, in the solver's coordinates.
+
+    Coordinates ``x``: log nu, log(1 / D), then mu (positional) or log Theta (semantic). The value
+    of the map is the relative change of each in one application, so that the uninformed solution
+    is no zero of the other two branches' maps: a point with mu = 0 is never called positional.
+    Holds the minima of the last evaluation, which the next one follows.
+    """
+
+    def __init__(self, model: Model, alpha: float, branch: str, nodes: Nodes):
+        self.model, self.alpha, self.branch, self.nodes = model, alpha, branch, nodes
+        self.minima: Minima | None = None
+        self.searched: Array | None = None
+        self.evaluations = 0
+        self.best: tuple[float, Array] = (np.inf, np.empty(0))
+
+    def overlaps(self, x: Array) -> Overlaps:
+        return _overlaps_at(self.model, self.branch, x)
+
+    def __call__(self, x: Array) -> Array:
+        """Relative change at ``x``, each node at its global minimum."""
+        moved = self.searched is None or np.abs(x - self.searched).max() > SEARCH_RADIUS
+        self._solve(x, search=moved)
+        if moved:
+            self.searched = x.copy()
+        change = self._change(x)
+        size = float(np.abs(change).max())
+        if size < self.best[0]:
+            self.best = (size, x.copy())
+        return change
+
+    def held(self, x: Array) -> Array:
+        """Relative change at ``x``, each node at the minimum that it is at: smooth in ``x``."""
+        self._solve(x, lead=False)
+        return self._change(x)
+
+    def _solve(self, x: Array, **how: bool) -> None:
+        overlaps = self.overlaps(x)
+        self.minima = solve_channel(self.model, self.nodes, overlaps, self.minima, **how)
+        self.evaluations += 1
+
+    def _change(self, x: Array) -> Array:
+        overlaps = self.overlaps(x)
+        hats = conjugates_from(self.model, self.alpha, self.nodes, overlaps, self.minima)
+        noise, response, mean, signal = _moments_of_weights(self.model, hats)
+        # an inadmissible response, 1 / D <= 0, is as far from a solution as can be
+        response = response if response > 0 else 1e-300
+        change = [np.log(noise) - x[0], np.log(response) - x[1]]
+        if self.branch == "positional":
+            change.extend((mean - x[2:]) / np.linalg.norm(x[2:]))
+        elif self.branch == "semantic":
+            change.append(signal / np.exp(x[2]) - 1.0)
+        return np.array(change)
+
+
+def _overlaps_at(model: Model, branch: str, x: Array) -> Overlaps:
+    mean = x[2:] if branch == "positional" else np.zeros(len(model.encodings[0]))
+    signal = np.exp(x[2]) if branch == "semantic" else 0.0
+    return _pack(model, np.exp(x[0]), np.exp(x[1]), mean, signal)
+
+
+def _coordinates(model: Model, branch: str, overlaps: Overlaps) -> Array:
+    """Coordinates of `_Map` at the given overlaps; inverse of `_overlaps_at`."""
+    variances = model.variances
+    signal = abs(overlaps.theta[0, 0, 0]) / variances[0]
+    mean = np.linalg.lstsq(np.asarray(model.encodings), overlaps.m[:, 0], rcond=None)[0]
+    noise = overlaps.q[0, 0, 0] / variances[0] - mean @ mean - signal**2
+    x = [np.log(noise), np.log(overlaps.V[0, 0, 0] / variances[0])]
+    if branch == "positional":
+        x.extend(mean)
+    elif branch == "semantic":
+        x.append(np.log(signal))
+    return np.array(x)
+
+
+@dataclass(frozen=True)
+class _Replicate:
+    """Fixed point on one set of nodes."""
+
+    overlaps: Overlaps
+    conjugates: Conjugates
+    train_loss: float
+    free_energy: float
+    mean_envelope: float
+    test_error: float
+    residual: float
+    evaluations: int
+
+
+#: Settings of scipy's hybrid Powell root finder: step of the finite differences (squared),
+#: first trust radius relative to |x|, and limit of evaluations.
+ROOT = {"xtol": 1e-13, "eps": 1e-6, "factor": 1.0, "maxfev": 60}
+#: The same for a map that is smooth, as each node stays at its minimum: short differences.
+HELD_ROOT = ROOT | {"eps": 1e-13, "maxfev": 40}
+#: A root finder that stalls at a larger residual than this has not come near a fixed point.
+STALLED = 0.03
+#: Rounds of the active-set iteration over nodes that change their lead.
+ROUNDS = 40
+#: An envelope found lower by more than this means that the search had missed a minimum.
+ENVELOPE_SLACK = 1e-9
+
+
+def _find_zero(state_map: _Map, x: Array, tolerance: float) -> tuple[Array, float]:
+    """Zero of the map and its residual. Raises ConvergenceError if none is found."""
+    state_map.best = (np.inf, x)
+    found = root(state_map, x, method="hybr", options=ROOT)
+    residual = float(np.abs(found.fun).max())
+    if residual <= tolerance:
+        return found.x, residual
+    residual, x = state_map.best
+    if residual < STALLED:
+        state_map(x)
+        settled = _settle(state_map, x, tolerance)
+        if settled is not None:
+            return settled
+    raise ConvergenceError(
+        f"no {state_map.branch} fixed point found at alpha = {state_map.alpha:g}: the relative "
+        f"change in one application stays at {residual:.1e} (tolerance {tolerance:g}); the branch "
+        "may not exist there, or lie far from the start",
+        state_map.overlaps(x),
+    )
+
+
+def _settle(state_map: _Map, x: Array, tolerance: float) -> tuple[Array, float] | None:
+    """Zero of the map near ``x``, where jumps of single nodes stop the root finder, or None.
+
+    Active-set iteration: hold every node at its minimum and solve the smooth equations; let the
+    nodes change their lead whose other minimum is now the lower one; repeat until none is.
+    """
+    for _ in range(ROUNDS):
+        x = root(state_map.held, x, method="hybr", options=HELD_ROOT).x
+        residual = float(np.abs(state_map.held(x)).max())
+        if not residual <= tolerance:
+            return None
+        wrong = state_map.minima.misplaced()
+        if not wrong.any():
+            return x, residual
+        state_map.minima = exchange(state_map.minima, wrong)
+    return None
+
+
+def _solve_replicate(
+    model: Model, alpha: float, branch: str, nodes: Nodes, start: Overlaps, tolerance: float
+) -> _Replicate:
+    state_map = _Map(model, alpha, branch, nodes)
+    x = _coordinates(model, branch, start)
+    for _ in range(4):
+        x, residual = _find_zero(state_map, x, tolerance)
+        overlaps = state_map.overlaps(x)
+        minima = state_map.minima
+        search = solve_channel(model, nodes, overlaps)
+        if (search.envelope >= minima.envelope - ENVELOPE_SLACK).all():
+            break
+        state_map.minima, state_map.searched = search, x
+    else:
+        raise ConvergenceError("the global minima of the proximal problem keep changing", overlaps)
+    hats = conjugates_from(model, alpha, nodes, overlaps, minima)
+    hats = impose_parity(branch, hats)
+    return _Replicate(
+        overlaps=overlaps,
+        conjugates=hats,
+        train_loss=train_loss(model, alpha, nodes, overlaps, minima),
+        free_energy=free_energy(model, alpha, overlaps, hats, minima),
+        mean_envelope=float(minima.envelope.mean()),
+        test_error=test_error(model, nodes, overlaps),
+        residual=residual,
+        evaluations=state_map.evaluations + 1,
+    )
+
+
+#: Nodes and share of the old value that the damped iteration keeps, for the first rough solution.
+ROUGH_LOG2_POINTS, ROUGH_SEED = 11, 402
+KEEP_FRACTION = {"positional": 0.85, "semantic": 0.5, "uninformed": 0.5}
+#: Damped iterations between two attempts of the root finder, and the number of attempts.
+ROUGH_ITERATIONS, ROUGH_ATTEMPTS = 25, 12
+#: Squared signal (mu or Theta) over squared norm below which a start has lost its branch.
+LOST = 1e-4
+#: Ratio of sample complexities in a continuation from above, and its number of steps.
+CLIMB, CLIMBS = 1.15, 8
+
+
+def _rough_solution(model: Model, alpha: float, branch: str) -> Overlaps:
+    """Fixed point on few nodes, from a generic start, by damped iteration and the root finder."""
+    nodes = make_nodes(model, ROUGH_LOG2_POINTS, ROUGH_SEED)
+    state_map = _Map(model, alpha, branch, nodes)
+    x = _coordinates(model, branch, _generic_start(model))
+    step = 1.0 - KEEP_FRACTION[branch]
+    for _ in range(ROUGH_ATTEMPTS):
+        for _ in range(ROUGH_ITERATIONS):
+            change = state_map(x)
+            change[:2] = np.clip(change[:2], -1.0, 1.0)
+            if branch == "positional":
+                change[2:] *= np.linalg.norm(x[2:])
+            x = x + step * change
+        overlaps = state_map.overlaps(x)
+        noise = np.exp(x[0])
+        total = overlaps.q[0, 0, 0] / model.variances[0]
+        if branch != "uninformed" and total - noise < LOST * total:
+            raise ConvergenceError(
+                f"the {branch} branch does not exist at alpha = {alpha:g}, or too close to its "
+                "end to be told from the uninformed one: the iteration runs into m = theta = 0",
+                overlaps,
+            )
+        try:
+            x, _ = _find_zero(state_map, x, 1e-6)
+        except ConvergenceError:
+            continue
+        return state_map.overlaps(x)
+    raise ConvergenceError(
+        f"no {branch} fixed point found at alpha = {alpha:g} in "
+        f"{ROUGH_ATTEMPTS * ROUGH_ITERATIONS} damped iterations from a generic start",
+        state_map.overlaps(x),
+    )
+
+
+def _generic_start(model: Model) -> Overlaps:
+    """Overlaps far from the uninformed ones on every branch, to start an iteration from."""
+    fields = target_inverse(np.asarray(model.positional_target)[..., None])[:, 0, 0]
+    encodings = np.asarray(model.encodings)
+    mean = np.linalg.lstsq(encodings, fields, rcond=None)[0]
+    if np.linalg.norm(mean) < 0.1:
+        mean = mean + 0.3
+    mean = mean * np.sign(mean[np.abs(mean).argmax()])  # either sign solves; this one is shown
+    return _pack(model, 0.3, 0.6 / model.regularization, mean, 0.6)
+
+
+def _cold_start(model: Model, alpha: float, branch: str) -> Overlaps:
+    """Rough solution at ``alpha``, or by continuation from a larger one where that fails."""
+    try:
+        return _rough_solution(model, alpha, branch)
+    except ConvergenceError as error:
+        first = error
+    for climb in range(1, CLIMBS + 1):
+        try:
+            overlaps = _rough_solution(model, alpha * CLIMB**climb, branch)
+        except ConvergenceError:
+            continue
+        nodes = make_nodes(model, ROUGH_LOG2_POINTS, ROUGH_SEED)
+        try:
+            for step in reversed(range(climb)):
+                there = alpha * CLIMB**step
+                overlaps = _solve_replicate(
+                    model, there, branch, nodes, overlaps, 1e-6
+                ).overlaps
+        except ConvergenceError:
+            break
+        return overlaps
+    raise first
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """A fixed point of state evolution: means over independent replicates, with their errors.
+
+    overlaps, conjugates: per token (`Overlaps`, `Conjugates`); overlaps_error, conjugates_error:
+    their standard errors. train_loss: ``epsilon_t``; free_energy: the same by the other road;
+    test_error: ``epsilon_g``; mean_envelope: ``E[M] = d epsilon_t / d alpha``.
+    residual: largest relative change of nu, 1 / D, mu, Theta in one application of the map, over
+    the replicates; evaluations: of the map, summed over the replicates. standard_error: by name,
+    for q, m, V, theta (token 1), train_loss and test_error. replicates: the single solutions.
+
+    For rank one and equal token variances ``q``, ``m``, ``V`` and ``theta`` are floats; ``m`` is
+    that of token 1, and its sign, like that of ``theta``, is a convention.
+    """
+
+    model: Model
+    alpha: float
+    branch: str
+    overlaps: Overlaps
+    conjugates: Conjugates
+    overlaps_error: Overlaps
+    conjugates_error: Conjugates
+    train_loss: float
+    free_energy: float
+    test_error: float
+    mean_envelope: float
+    residual: float
+    evaluations: int
+    standard_error: dict[str, float]
+    replicates: tuple[_Replicate, ...]
+
+    @property
+    def q(self) -> float:
+        """``q = Q^T Sigma Q / d``, one token's variance of the student field."""
+        return self._one("q")
+
+    @property
+    def m(self) -> float:
+        """``m = p_1^T Q / sqrt(d)``, the positional overlap of token 1."""
+        return float(self.overlaps.m[0, 0])
+
+    @property
+    def V(self) -> float:  # noqa: N802 - the symbol of the text
+        """``V``, the response: how far one token's field moves under a unit force."""
+        return self._one("V")
+
+    @property
+    def theta(self) -> float:
+        """``theta = Q^T Sigma Q* / d``, the semantic overlap."""
+        return self._one("theta")
+
+    def _one(self, name: str) -> float:
+        values = getattr(self.overlaps, name)
+        if np.ptp(self.model.variances) > 0:
+            raise ValueError(
+                f"{name} differs between tokens of different variance; read overlaps.{name}, "
+                f"here {values.ravel().tolist()!r}"
+            )
+        return float(values[0, 0, 0])
+
+
+def _summarize(
+    model: Model, alpha: float, branch: str, replicates: list[_Replicate]
+) -> FixedPoint:
+    def arrays(kind: type, part: str) -> tuple[object, object]:
+        parts = [getattr(replicate, part) for replicate in replicates]
+        names = [field.name for field in fields(kind)]
+        means = [replicate_mean([getattr(one, name) for one in parts]) for name in names]
+        return kind(*[e.value for e in means]), kind(*[e.standard_error for e in means])
+
+    overlaps, overlaps_error = arrays(Overlaps, "overlaps")
+    conjugates, conjugates_error = arrays(Conjugates, "conjugates")
+    floats = {
+        name: replicate_mean([getattr(replicate, name) for replicate in replicates])
+        for name in ("train_loss", "free_energy", "test_error", "mean_envelope")
+    }
+    errors = {
+        name: float(getattr(overlaps_error, name).ravel()[0]) for name in ("q", "m", "V", "theta")
+    }
+    errors |= {name: floats[name].standard_error for name in ("train_loss", "test_error")}
+    return FixedPoint(
+        model=model,
+        alpha=alpha,
+        branch=branch,
+        overlaps=overlaps,
+        conjugates=conjugates,
+        overlaps_error=overlaps_error,
+        conjugates_error=conjugates_error,
+        **{name: estimate.value for name, estimate in floats.items()},
+        residual=max(replicate.residual for replicate in replicates),
+        evaluations=sum(replicate.evaluations for replicate in replicates),
+        standard_error=errors,
+        replicates=tuple(replicates),
+    )
+
+
+def replicate_nodes(
+    model: Model, log2_points: int, replicates: int, seed: int
+) -> tuple[Nodes, ...]:
+    """Independent sets of nodes for ``replicates`` replicates; they do not depend on alpha.
+
+    Raises ValueError for arguments out of range, NotImplementedError for ranks above one.
+    """
+    _check_integer("log2_points", log2_points, 6, 22)
+    _check_integer("replicates", replicates, 1, 1024)
+    _check_integer("seed", seed, 0, 2**63 - 1)
+    if (model.rank, model.target_rank) != (1, 1):
+        raise NotImplementedError(
+            "state evolution is implemented for rank = target_rank = 1, got "
+            f"rank = {model.rank}, target_rank = {model.target_rank}"
+        )
+    seeds = np.random.SeedSequence(seed).spawn(replicates)
+    return tuple(make_nodes(model, log2_points, one) for one in seeds)
+
+
+def solve_on(
+    model: Model,
+    alpha: float,
+    branch: str,
+    nodes: tuple[Nodes, ...],
+    starts: Iterable[Overlaps] | None = None,
+    tolerance: float = 1e-8,
+) -> FixedPoint:
+    """Fixed point on given sets of nodes, one replicate each; see `solve`.
+
+    starts: overlaps to start from, one for each set of nodes; None for a cold start.
+    """
+    _check_number("alpha", alpha, 0.0, np.inf)
+    _check_number("tolerance", tolerance, 0.0, 1e-3)
+    if branch not in BRANCHES:
+        raise ValueError(f"branch must be one of {BRANCHES}, got {branch!r}")
+    alpha = float(alpha)
+    if starts is None:
+        starts = [_cold_start(model, alpha, branch)] * len(nodes)
+    replicates = [
+        _solve_replicate(model, alpha, branch, some, start, tolerance)
+        for some, start in zip(nodes, starts, strict=True)
+    ]
+    return _summarize(model, alpha, branch, replicates)
+
+
+def solve(
+    model: Model,
+    alpha: float,
+    branch: str = "semantic",
+    log2_points: int = 14,
+    replicates: int = 4,
+    seed: int = 0,
+    tolerance: float = 1e-8,
+    start: FixedPoint | Overlaps | None = None,
+) -> FixedPoint:
+    """Fixed point of state evolution on one branch at sample complexity ``alpha = n / d``.
+
+    branch: "positional" (theta = 0), "semantic" (m = 0) or "uninformed" (both zero); the zeros
+    are imposed, and a branch's own overlap is never zero in what is returned.
+    log2_points: each replicate averages over ``2**log2_points`` nodes (6 to 22); replicates:
+    independent scramblings (1 to 1024), whose spread gives the standard errors; seed: of all.
+    tolerance: bound on the `FixedPoint.residual`. start: a fixed point or overlaps nearby;
+    without it, a rough solution is found from a generic start.
+
+    Raises ValueError for bad arguments and ConvergenceError, which carries the last overlaps as
+    its ``state``, where no such fixed point is found: the branch may not exist there.
+    Source: arXiv:2402.03902, state-evolution equations.
+    """
+    nodes = replicate_nodes(model, log2_points, replicates, seed)
+    return solve_on(model, alpha, branch, nodes, _starts(start, replicates), tolerance)
+
+
+def _starts(start: FixedPoint | Overlaps | None, count: int) -> list[Overlaps] | None:
+    if start is None:
+        return None
+    if isinstance(start, Overlaps):
+        return [start] * count
+    if not isinstance(start, FixedPoint):
+        raise ValueError(f"start must be a FixedPoint, Overlaps or None, got {start!r}")
+    if len(start.replicates) == count:
+        return [replicate.overlaps for replicate in start.replicates]
+    return [start.overlaps] * count
+
+
+def trace(
+    model: Model,
+    alphas: Iterable[float],
+    branch: str,
+    log2_points: int = 14,
+    replicates: int = 4,
+    seed: int = 0,
+    tolerance: float = 1e-8,
+    start: FixedPoint | Overlaps | None = None,
+) -> tuple[FixedPoint, ...]:
+    """Fixed points along ``alphas`` by continuation, in the order given; see `solve`.
+
+    Each point starts from the last one; where that fails the step is halved, up to four times.
+    Raises ConvergenceError, with the points found so far as its ``state``, where the branch is
+    lost.
+    """
+    nodes = replicate_nodes(model, log2_points, replicates, seed)
+    starts = _starts(start, replicates)
+    points: list[FixedPoint] = []
+    for alpha in alphas:
+        _check_number("alphas", alpha, 0.0, np.inf)
+        try:
+            last = points[-1] if points else None
+            points.append(follow(model, alpha, branch, nodes, last, tolerance, starts=starts))
+        except ConvergenceError as error:
+            raise ConvergenceError(
+                f"the {branch} branch is lost on the way to alpha = {alpha:g}: {error}",
+                tuple(points),
+            ) from error
+    return tuple(points)
+
+
+def follow(
+    model: Model,
+    alpha: float,
+    branch: str,
+    nodes: tuple[Nodes, ...],
+    last: FixedPoint | None,
+    tolerance: float = 1e-8,
+    halvings: int = 4,
+    starts: Iterable[Overlaps] | None = None,
+) -> FixedPoint:
+    """Fixed point at ``alpha`` from the one at a nearby sample complexity, on the same nodes.
+
+    Without ``last`` this is `solve_on`. Where the solver fails, goes by the geometric mean.
+    """
+    if last is None:
+        return solve_on(model, alpha, branch, nodes, starts, tolerance)
+    near = [replicate.overlaps for replicate in last.replicates]
+    try:
+        return solve_on(model, alpha, branch, nodes, near, tolerance)
+    except ConvergenceError:
+        if halvings == 0:
+            raise
+    middle = float(np.sqrt(alpha * last.alpha))
+    half = follow(model, middle, branch, nodes, last, tolerance, halvings - 1)
+    return follow(model, alpha, branch, nodes, half, tolerance, halvings - 1)
+
+
+def _check_integer(name: str, value: object, low: int, high: int) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name} must be an integer from {low} to {high}, got {value!r}")
+
+
+def _check_number(name: str, value: object, low: float, high: float) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool) or not low < value < high:
+        raise ValueError(
+            f"{name} must be a number above {low:g} and below {high:g}, got {value!r}"
+        )
