@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attnphase.model import Array, row_softmax
+from attnphase.model import Array, attention_matrix
 
 #: A Newton step below this fraction of 1 + |z| is the last one: the error left is its square.
-SETTLED = 1e-6
+SETTLED = 1e-5
 
 
 class ConvergenceError(RuntimeError):
@@ -36,7 +36,7 @@ def channel_loss(target: Array, fields: Array, variances: Array) -> Array:
     target: ``T``, shape (L, L, N); fields: ``z``, shape (L, r, N); variances: ``s``, shape (L,).
     Returns ``sum_{i,l} s_l (T_il - S[z]_il)^2``, shape (N,).
     """
-    attention = row_softmax((fields[:, None] * fields[None]).sum(axis=2))
+    attention = attention_matrix(fields)
     return np.einsum("l,ilp,ilp->p", variances, attention - target, attention - target)
 
 
@@ -92,7 +92,7 @@ def _any_length_derivatives(target: Array, fields: Array, variances: Array) -> t
     """
     length, rank = fields.shape[:2]
     weight = variances[None, :, None]
-    attention = row_softmax((fields[:, None] * fields[None]).sum(axis=2))
+    attention = attention_matrix(fields)
     error = attention - target
     weighted = weight * error
     value = 0.5 * (weighted * error).sum(axis=(0, 1))
@@ -307,9 +307,10 @@ def follow_minima(
 ) -> Minima:
     """Minima of a nearby problem, from those of the last one: both are followed, the lower leads.
 
-    With ``lead=False`` each minimum keeps its place, whichever is lower. With ``inverse`` (as in `find_minima`) minima that were born since are looked for too, by a
-    descent from the other side of the plane ``z . inverse = 0``, at the nodes where the other
-    side can hold a lower one: as the loss is not negative, a lower minimum lies in the ball
+    With ``lead=False`` each minimum keeps its place, whichever is lower. With ``inverse`` (as in
+    `find_minima`) minima that were born since are looked for too, by a descent from the other
+    side of the plane ``z . inverse = 0``, at the nodes where the other side can hold a lower one:
+    as the loss is not negative, a lower minimum lies in the ball
     ``(z - w)^T V^{-1} (z - w) < 2 M``, and only nodes whose ball meets the plane are tried.
     """
     problem = (center, precision, target, variances)

@@ -5,7 +5,8 @@ Replica-symmetric, at zero temperature, for isotropic tokens (``Sigma_l = sigma_
 
 The expectations are over ``2 L`` standard normal variables ``u_l, v_l``, through
 
-    h*_l = sqrt(rho_l) u_l,    w_l = m_l + (theta_l / rho_l) h*_l + sqrt(q_l - theta_l^2 / rho_l) v_l.
+    h*_l = sqrt(rho_l) u_l,
+    w_l  = m_l + (theta_l / rho_l) h*_l + sqrt(q_l - theta_l^2 / rho_l) v_l.
 
 Drawn this way the target does not depend on the overlaps, and every conjugate is the exact
 derivative of the free energy on the same nodes. The nodes come in pairs (u, v) and (u, -v), so
@@ -26,8 +27,8 @@ from attnphase.proximal import (
     ConvergenceError,
     Minima,
     channel_loss,
-    find_minima,
     exchange,
+    find_minima,
     follow_minima,
     target_inverse,
 )
@@ -38,7 +39,11 @@ BRANCHES = ("positional", "semantic", "uninformed")
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Order parameters, per token: ``q`` (L, r, r), ``m`` (L, r), ``theta`` (L, r, t), ``V`` (L, r, r)."""
+    """Order parameters, per token.
+
+    q: ``Q^T Sigma_l Q / d``, shape (L, r, r); m: ``p_l Q / sqrt(d)``, (L, r);
+    theta: ``Q^T Sigma_l Q* / d``, (L, r, t); V: the response, (L, r, r).
+    """
 
     q: Array
     m: Array
@@ -375,7 +380,7 @@ class _Replicate:
 
 #: Settings of scipy's hybrid Powell root finder: step of the finite differences (squared),
 #: first trust radius relative to |x|, and limit of evaluations.
-ROOT = {"xtol": 1e-13, "eps": 1e-6, "factor": 1.0, "maxfev": 60}
+ROOT = {"xtol": 1e-13, "eps": 1e-6, "factor": 1.0, "maxfev": 32}
 #: The same for a map that is smooth, as each node stays at its minimum: short differences.
 HELD_ROOT = ROOT | {"eps": 1e-13, "maxfev": 40}
 #: A root finder that stalls at a larger residual than this has not come near a fixed point.
@@ -459,6 +464,8 @@ ROUGH_LOG2_POINTS, ROUGH_SEED = 11, 402
 KEEP_FRACTION = {"positional": 0.85, "semantic": 0.5, "uninformed": 0.5}
 #: Damped iterations between two attempts of the root finder, and the number of attempts.
 ROUGH_ITERATIONS, ROUGH_ATTEMPTS = 25, 12
+#: Residual that is good enough for a rough solution.
+ROUGH_RESIDUAL = 2e-3
 #: Squared signal (mu or Theta) over squared norm below which a start has lost its branch.
 LOST = 1e-4
 #: Ratio of sample complexities in a continuation from above, and its number of steps.
@@ -487,11 +494,11 @@ def _rough_solution(model: Model, alpha: float, branch: str) -> Overlaps:
                 "end to be told from the uninformed one: the iteration runs into m = theta = 0",
                 overlaps,
             )
-        try:
-            x, _ = _find_zero(state_map, x, 1e-6)
-        except ConvergenceError:
-            continue
-        return state_map.overlaps(x)
+        state_map.best = (np.inf, x)
+        root(state_map, x, method="hybr", options=ROOT)
+        residual, best = state_map.best
+        if residual < ROUGH_RESIDUAL:
+            return state_map.overlaps(best)
     raise ConvergenceError(
         f"no {branch} fixed point found at alpha = {alpha:g} in "
         f"{ROUGH_ATTEMPTS * ROUGH_ITERATIONS} damped iterations from a generic start",

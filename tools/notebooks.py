@@ -105,11 +105,24 @@ def is_fresh(path, root=ROOT):
     return stored == digest(path, notebook, root)
 
 
+def merge_streams(outputs):
+    """Return `outputs` with neighbours that went to the same stream joined into one."""
+    merged = []
+    for output in outputs:
+        same = merged and output.output_type == merged[-1].output_type == "stream"
+        if same and output.name == merged[-1].name:
+            merged[-1].text += output.text
+        else:
+            merged.append(output)
+    return merged
+
+
 def tidy(notebook):
     """Remove from `notebook`, in place, what would change from one machine or run to the next.
 
     Kernel and language versions, timings and cell identifiers of chance; a cell that has an
-    identifier keeps it.
+    identifier keeps it. What a cell prints is one output, not cut where the kernel happened to
+    flush it.
     """
     notebook.nbformat, notebook.nbformat_minor = 4, 5
     notebook.metadata["kernelspec"] = dict(KERNEL)
@@ -118,6 +131,8 @@ def tidy(notebook):
     for index, cell in enumerate(notebook.cells):
         for key in TIMING_KEYS:
             cell.metadata.pop(key, None)
+        if cell.cell_type == "code":
+            cell.outputs = merge_streams(cell.outputs)
         if cell.get("id") in seen or "id" not in cell:
             cell["id"] = hashlib.sha256(f"{index}\n{cell.source}".encode()).hexdigest()[:8]
         seen.add(cell["id"])
