@@ -31,6 +31,8 @@ from attnphase.state_evolution import (
 SEARCH_RANGE = (0.02, 30.0)
 #: Factor by which the search for a change of sign widens.
 STRIDE = 1.25
+#: Relative accuracy of each replicate's root, far below its scatter.
+ROOT_FRACTION = 1e-7
 #: Half width, in standard errors and at least as a fraction, of the bracket that is verified.
 BRACKET_ERRORS, BRACKET_FRACTION = 5.0, 1e-3
 
@@ -229,7 +231,7 @@ def _refine(difference: Callable[[float], float], rough: float, name: str) -> fl
     for _ in range(8):
         below, above = difference(low), difference(high)
         if below < 0 < above:
-            return brentq(difference, low, high, xtol=1e-9 * rough, rtol=1e-9)
+            return brentq(difference, low, high, xtol=ROOT_FRACTION * rough, rtol=ROOT_FRACTION)
         if below >= 0:
             low, high = low - 2 * (high - low), low
         else:

@@ -239,6 +239,14 @@ class Minima:
     rival_fields: Array
     rival_envelope: Array
 
+    def rivals_of(self, nodes: Array) -> Array:
+        """Positions of ``nodes`` among the rivals. Raises ConvergenceError if one is not there."""
+        positions = np.searchsorted(self.rivals, nodes)
+        known = np.append(self.rivals, -1)[positions]
+        if not np.array_equal(known, nodes):
+            raise ConvergenceError(f"nodes {nodes} have no second minimum any more")
+        return positions
+
     def misplaced(self) -> Array:
         """Which rivals are lower than their leader, shape (M,)."""
         return self.rival_envelope < self.envelope[self.rivals]

@@ -62,6 +62,20 @@ class Conjugates:
 
 
 @dataclass(frozen=True)
+class Tie:
+    """Nodes at which two minima are equal, so that the proximal operator may be either.
+
+    nodes: their indices, shape (k,), one node or a pair (u, v), (u, -v); share: the weight in
+    [0, 1] of their second minimum, the first has the rest. An average over finitely many nodes
+    jumps where a node's lead changes; a fixed point that falls on such a jump is one of the
+    relaxed map, in which the tied nodes are divided between their two minima.
+    """
+
+    nodes: Array
+    share: float
+
+
+@dataclass(frozen=True)
 class Nodes:
     """Integration nodes of one replicate and what on them does not depend on the overlaps.
 
@@ -176,6 +190,7 @@ def conjugates_from(
     nodes: Nodes,
     overlaps: Overlaps,
     minima: Minima,
+    tie: Tie | None = None,
 ) -> Conjugates:
     """Conjugates at given overlaps, from ``g_l = (z_l - w_l) / V_l`` averaged over the nodes.
 
@@ -186,13 +201,19 @@ def conjugates_from(
     """
     center = prox_centers(model, nodes, overlaps)
     pull = (minima.fields - center)[:, 0] / overlaps.V[:, 0]
+    square = pull * pull
+    if tie is not None:
+        at, rivals = tie.nodes, minima.rivals_of(tie.nodes)
+        other = (minima.rival_fields[..., rivals] - center[..., at])[:, 0] / overlaps.V[:, 0]
+        square[:, at] += tie.share * (other * other - square[:, at])
+        pull[:, at] += tie.share * (other - pull[:, at])
     rate = alpha / nodes.count
     spread = _spread(model, overlaps)
     memory = rate * (pull * nodes.noise[:, 0]).sum(axis=1) / spread
     signal = rate * (pull * nodes.target_fields[:, 0]).sum(axis=1)
     theta = (signal - overlaps.theta[:, 0, 0] * memory) / model.variances
     return Conjugates(
-        q=(rate * (pull * pull).sum(axis=1))[:, None, None],
+        q=(rate * square.sum(axis=1))[:, None, None],
         m=(rate * pull.sum(axis=1))[:, None],
         theta=theta[:, None, None],
         V=-memory[:, None, None],
@@ -257,9 +278,14 @@ def train_loss(
     nodes: Nodes,
     overlaps: Overlaps,
     minima: Minima,
+    tie: Tie | None = None,
 ) -> float:
     """Train loss by the direct road: ``alpha E[loss(prox)] / 2 + lambda E||Q||^2 / (2 d)``."""
     loss = channel_loss(nodes.target, minima.fields, model.variances)
+    if tie is not None:
+        other = minima.rival_fields[..., minima.rivals_of(tie.nodes)]
+        second = channel_loss(nodes.target[..., tie.nodes], other, model.variances)
+        loss[tie.nodes] += tie.share * (second - loss[tie.nodes])
     norm = overlaps.q[0, 0, 0] / model.variances[0]
     return float(0.5 * (alpha * loss.mean() + model.regularization * norm))
 
@@ -320,28 +346,41 @@ class _Map:
             self.best = (size, x.copy())
         return change
 
-    def held(self, x: Array) -> Array:
-        """Relative change at ``x``, each node at the minimum that it is at: smooth in ``x``."""
+    def held(self, x: Array, tie: Tie | None = None) -> Array:
+        """Relative change at ``x``, each node at the minimum that it is at: smooth in ``x``.
+
+        With a tie, its nodes are divided, and their distance from the tie is appended, in
+        standard deviations of ``w``.
+        """
         self._solve(x, lead=False)
-        return self._change(x)
+        change = self._change(x, tie)
+        return change if tie is None else np.append(change, self._gap(x, tie.nodes[0]))
 
     def _solve(self, x: Array, **how: bool) -> None:
         overlaps = self.overlaps(x)
         self.minima = solve_channel(self.model, self.nodes, overlaps, self.minima, **how)
         self.evaluations += 1
 
-    def _change(self, x: Array) -> Array:
+    def _change(self, x: Array, tie: Tie | None = None) -> Array:
         overlaps = self.overlaps(x)
-        hats = conjugates_from(self.model, self.alpha, self.nodes, overlaps, self.minima)
+        hats = conjugates_from(self.model, self.alpha, self.nodes, overlaps, self.minima, tie)
         noise, response, mean, signal = _moments_of_weights(self.model, hats)
-        # an inadmissible response, 1 / D <= 0, is as far from a solution as can be
-        response = response if response > 0 else 1e-300
+        # 1 / D <= 0, or no noise at all, is as far from a solution as can be
+        noise, response = (value if value > 0 else 1e-300 for value in (noise, response))
         change = [np.log(noise) - x[0], np.log(response) - x[1]]
         if self.branch == "positional":
             change.extend((mean - x[2:]) / np.linalg.norm(x[2:]))
         elif self.branch == "semantic":
             change.append(signal / np.exp(x[2]) - 1.0)
         return np.array(change)
+
+    def _gap(self, x: Array, node: int) -> float:
+        minima, overlaps = self.minima, self.overlaps(x)
+        rival = minima.rivals_of(node)
+        difference = minima.rival_fields[:, 0, rival] - minima.fields[:, 0, node]
+        slope = difference / overlaps.V[:, 0, 0] * _spread(self.model, overlaps)
+        gap = minima.rival_envelope[rival] - minima.envelope[node]
+        return float(gap / np.linalg.norm(slope))
 
 
 def _overlaps_at(model: Model, branch: str, x: Array) -> Overlaps:
@@ -351,11 +390,24 @@ def _overlaps_at(model: Model, branch: str, x: Array) -> Overlaps:
 
 
 def _coordinates(model: Model, branch: str, overlaps: Overlaps) -> Array:
-    """Coordinates of `_Map` at the given overlaps; inverse of `_overlaps_at`."""
+    """Coordinates of `_Map` at the given overlaps; inverse of `_overlaps_at`.
+
+    Raises ValueError for overlaps that no weights have, or that are zero where the branch's own
+    overlap is not.
+    """
     variances = model.variances
     signal = abs(overlaps.theta[0, 0, 0]) / variances[0]
     mean = np.linalg.lstsq(np.asarray(model.encodings), overlaps.m[:, 0], rcond=None)[0]
     noise = overlaps.q[0, 0, 0] / variances[0] - mean @ mean - signal**2
+    if not (noise > 0 and overlaps.V[0, 0, 0] > 0):
+        raise ValueError(
+            "start must have V > 0 and q / sigma^2 above mu^2 + (theta / sigma^2)^2, got "
+            f"token 1 with q = {overlaps.q[0, 0, 0]:g}, m = {overlaps.m[0, 0]:g}, "
+            f"theta = {overlaps.theta[0, 0, 0]:g}, V = {overlaps.V[0, 0, 0]:g}"
+        )
+    own = {"positional": np.linalg.norm(mean), "semantic": signal}.get(branch, 1.0)
+    if own == 0:
+        raise ValueError(f"start must have a non-zero overlap of the {branch} branch, got 0")
     x = [np.log(noise), np.log(overlaps.V[0, 0, 0] / variances[0])]
     if branch == "positional":
         x.extend(mean)
@@ -376,6 +428,7 @@ class _Replicate:
     test_error: float
     residual: float
     evaluations: int
+    tied: int
 
 
 #: Settings of scipy's hybrid Powell root finder: step of the finite differences (squared),
@@ -391,16 +444,16 @@ ROUNDS = 40
 ENVELOPE_SLACK = 1e-9
 
 
-def _find_zero(state_map: _Map, x: Array, tolerance: float) -> tuple[Array, float]:
-    """Zero of the map and its residual. Raises ConvergenceError if none is found."""
-    state_map.best = (np.inf, x)
-    found = root(state_map, x, method="hybr", options=ROOT)
-    residual = float(np.abs(found.fun).max())
+def _find_zero(state_map: _Map, x: Array, tolerance: float) -> tuple[Array, Tie | None, float]:
+    """Zero of the map, the tie that it lies on, if any, and its residual.
+
+    Raises ConvergenceError if none is found.
+    """
+    x, _ = _best_of_root_finder(state_map, x)
+    residual = float(np.abs(state_map(x)).max())
     if residual <= tolerance:
-        return found.x, residual
-    residual, x = state_map.best
+        return x, None, residual
     if residual < STALLED:
-        state_map(x)
         settled = _settle(state_map, x, tolerance)
         if settled is not None:
             return settled
@@ -412,22 +465,76 @@ def _find_zero(state_map: _Map, x: Array, tolerance: float) -> tuple[Array, floa
     )
 
 
-def _settle(state_map: _Map, x: Array, tolerance: float) -> tuple[Array, float] | None:
+def _best_of_root_finder(state_map: _Map, x: Array) -> tuple[Array, float]:
+    """Where scipy's root finder had the smallest residual, starting from ``x``, and that residual.
+
+    It may run off to overlaps at which the proximal problem cannot be solved: that ends the run.
+    """
+    state_map.best = (np.inf, x)
+    try:
+        root(state_map, x, method="hybr", options=ROOT)
+    except ConvergenceError:
+        state_map.minima = None
+    residual, x = state_map.best
+    return x, residual
+
+
+def _settle(
+    state_map: _Map, x: Array, tolerance: float
+) -> tuple[Array, Tie | None, float] | None:
     """Zero of the map near ``x``, where jumps of single nodes stop the root finder, or None.
 
     Active-set iteration: hold every node at its minimum and solve the smooth equations; let the
-    nodes change their lead whose other minimum is now the lower one; repeat until none is.
+    nodes change their lead whose other minimum is now the lower one; repeat until none is. If a
+    set of leads comes back, the zero lies on a tie: a node that changes to and fro is divided,
+    with its share as one more unknown and the tie as one more equation.
     """
+    seen: set[bytes] = set()
+    tied: Array | None = None
     for _ in range(ROUNDS):
-        x = root(state_map.held, x, method="hybr", options=HELD_ROOT).x
-        residual = float(np.abs(state_map.held(x)).max())
+        try:
+            x, tie, residual = _solve_held(state_map, x, tied)
+        except ConvergenceError:  # a tied node has one minimum only where the solver went
+            return None
         if not residual <= tolerance:
             return None
-        wrong = state_map.minima.misplaced()
-        if not wrong.any():
-            return x, residual
-        state_map.minima = exchange(state_map.minima, wrong)
+        minima = state_map.minima
+        wrong = minima.misplaced()
+        if tie is not None:
+            at = minima.rivals_of(tie.nodes)
+            inside = 0.0 <= tie.share <= 1.0
+            wrong[at] = tie.share > 1.0
+            if not inside:
+                tied = None
+            elif not wrong.any():
+                return x, tie, residual
+        elif not wrong.any():
+            return x, None, residual
+        leads = wrong.tobytes() + np.sign(minima.fields[0, 0, minima.rivals]).tobytes()
+        if leads in seen and tied is None and wrong.any():
+            depth = minima.envelope[minima.rivals] - minima.rival_envelope
+            nearest = depth[wrong].min()
+            tied = minima.rivals[wrong & (depth <= nearest * (1 + 1e-6))]
+            wrong[minima.rivals_of(tied)] = False
+        seen.add(leads)
+        state_map.minima = exchange(minima, wrong)
     return None
+
+
+def _solve_held(
+    state_map: _Map, x: Array, tied: Array | None
+) -> tuple[Array, Tie | None, float]:
+    """Zero of the held map, with the nodes ``tied`` divided if there are any, and its residual."""
+    if tied is None:
+        found = root(state_map.held, x, method="hybr", options=HELD_ROOT)
+        return found.x, None, float(np.abs(state_map.held(found.x)).max())
+
+    def equations(y: Array) -> Array:
+        return state_map.held(y[:-1], Tie(tied, float(y[-1])))
+
+    found = root(equations, np.append(x, 0.5), method="hybr", options=HELD_ROOT)
+    residual = float(np.abs(equations(found.x)).max())
+    return found.x[:-1], Tie(tied, float(found.x[-1])), residual
 
 
 def _solve_replicate(
@@ -436,7 +543,7 @@ def _solve_replicate(
     state_map = _Map(model, alpha, branch, nodes)
     x = _coordinates(model, branch, start)
     for _ in range(4):
-        x, residual = _find_zero(state_map, x, tolerance)
+        x, tie, residual = _find_zero(state_map, x, tolerance)
         overlaps = state_map.overlaps(x)
         minima = state_map.minima
         search = solve_channel(model, nodes, overlaps)
@@ -445,17 +552,18 @@ def _solve_replicate(
         state_map.minima, state_map.searched = search, x
     else:
         raise ConvergenceError("the global minima of the proximal problem keep changing", overlaps)
-    hats = conjugates_from(model, alpha, nodes, overlaps, minima)
+    hats = conjugates_from(model, alpha, nodes, overlaps, minima, tie)
     hats = impose_parity(branch, hats)
     return _Replicate(
         overlaps=overlaps,
         conjugates=hats,
-        train_loss=train_loss(model, alpha, nodes, overlaps, minima),
+        train_loss=train_loss(model, alpha, nodes, overlaps, minima, tie),
         free_energy=free_energy(model, alpha, overlaps, hats, minima),
         mean_envelope=float(minima.envelope.mean()),
         test_error=test_error(model, nodes, overlaps),
         residual=residual,
         evaluations=state_map.evaluations + 1,
+        tied=0 if tie is None else len(tie.nodes),
     )
 
 
@@ -494,9 +602,7 @@ def _rough_solution(model: Model, alpha: float, branch: str) -> Overlaps:
                 "end to be told from the uninformed one: the iteration runs into m = theta = 0",
                 overlaps,
             )
-        state_map.best = (np.inf, x)
-        root(state_map, x, method="hybr", options=ROOT)
-        residual, best = state_map.best
+        best, residual = _best_of_root_finder(state_map, x)
         if residual < ROUGH_RESIDUAL:
             return state_map.overlaps(best)
     raise ConvergenceError(
@@ -549,7 +655,8 @@ class FixedPoint:
     their standard errors. train_loss: ``epsilon_t``; free_energy: the same by the other road;
     test_error: ``epsilon_g``; mean_envelope: ``E[M] = d epsilon_t / d alpha``.
     residual: largest relative change of nu, 1 / D, mu, Theta in one application of the map, over
-    the replicates; evaluations: of the map, summed over the replicates. standard_error: by name,
+    the replicates; evaluations: of the map, summed over the replicates; tied: number of nodes,
+    over all replicates, that are divided between two equal minima (`Tie`). standard_error: by name,
     for q, m, V, theta (token 1), train_loss and test_error. replicates: the single solutions.
 
     For rank one and equal token variances ``q``, ``m``, ``V`` and ``theta`` are floats; ``m`` is
@@ -569,6 +676,7 @@ class FixedPoint:
     mean_envelope: float
     residual: float
     evaluations: int
+    tied: int
     standard_error: dict[str, float]
     replicates: tuple[_Replicate, ...]
 
@@ -632,6 +740,7 @@ def _summarize(
         **{name: estimate.value for name, estimate in floats.items()},
         residual=max(replicate.residual for replicate in replicates),
         evaluations=sum(replicate.evaluations for replicate in replicates),
+        tied=sum(replicate.tied for replicate in replicates),
         standard_error=errors,
         replicates=tuple(replicates),
     )
