@@ -1,7 +1,7 @@
 """Where the mechanisms take over: onsets of the branches, alpha_c and alpha_l.
 
-Each threshold is found on every replicate's nodes by itself, so that the noise which the two
-sides of a comparison share cancels, and the spread over replicates is its standard error.
+Each threshold is found on every replicate's nodes by itself, so that what the two sides of a
+comparison share drops out, and the spread over replicates gives the standard error.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from attnphase.state_evolution import (
     ROUGH_LOG2_POINTS,
     FixedPoint,
     Nodes,
+    check_number,
     follow,
     prox_centers,
     replicate_nodes,
     solve_channel,
-    solve_on,
 )
 
 #: Range of sample complexities in which thresholds are looked for.
@@ -67,11 +67,14 @@ def critical_alpha(
 
     def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: dict) -> float:
         """Train loss of the positional solution less that of the semantic one."""
-        losses = [
-            _remember(model, alpha, branch, nodes, tolerance, memory).train_loss
-            for branch in ("positional", "semantic")
-        ]
-        return losses[0] - losses[1]
+        losses = {}
+        # the semantic branch begins at some alpha, the positional one ends at a larger one
+        for branch, missing in (("semantic", -np.inf), ("positional", np.inf)):
+            point = _remember(model, alpha, branch, nodes, tolerance, memory)
+            if point is None:
+                return missing
+            losses[branch] = point.train_loss
+        return losses["positional"] - losses["semantic"]
 
     return _threshold(model, advantage, "alpha_c", log2_points, replicates, seed, guess)
 
@@ -94,7 +97,8 @@ def baseline_alpha(
 
     def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: dict) -> float:
         """Test error of the baseline less that of the semantic solution."""
-        return level - _remember(model, alpha, "semantic", nodes, tolerance, memory).test_error
+        point = _remember(model, alpha, "semantic", nodes, tolerance, memory)
+        return -np.inf if point is None else level - point.test_error
 
     return _threshold(model, advantage, "alpha_l", log2_points, replicates, seed, guess)
 
@@ -118,6 +122,8 @@ def onset_alpha(
 
     def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: dict) -> float:
         point = _remember(model, alpha, "uninformed", nodes, tolerance, memory)
+        if point is None:
+            raise ConvergenceError(f"no uninformed fixed point found at alpha = {alpha:g}", memory)
         return growth_rates(point, nodes)[branch] - 1.0
 
     name = f"the {branch} onset"
@@ -166,19 +172,23 @@ def _remember(
     nodes: tuple[Nodes, ...],
     tolerance: float,
     memory: dict[str, list[FixedPoint]],
-) -> FixedPoint:
-    """Fixed point at ``alpha``, from the nearest one in ``memory``, to which it is added."""
+) -> FixedPoint | None:
+    """Fixed point at ``alpha``, which is added to ``memory``, or None if there is none.
+
+    From the nearest point in ``memory``, and if that fails from a generic start.
+    """
     known = memory.setdefault(branch, [])
     nearest = min(known, key=lambda point: abs(np.log(point.alpha / alpha)), default=None)
-    if nearest is not None and nearest.alpha == alpha:
+    if nearest is not None and nearest.alpha == alpha and len(nearest.replicates) == len(nodes):
         return nearest
-    if nearest is not None and len(nearest.replicates) != len(nodes):
-        near = [nearest.overlaps] * len(nodes)
-        point = solve_on(model, alpha, branch, nodes, near, tolerance)
-    else:
-        point = follow(model, alpha, branch, nodes, nearest, tolerance)
-    known.append(point)
-    return point
+    for last in (nearest, None) if nearest is not None else (None,):
+        try:
+            point = follow(model, alpha, branch, nodes, last, tolerance)
+        except ConvergenceError:
+            continue
+        known.append(point)
+        return point
+    return None
 
 
 def _threshold(
@@ -230,7 +240,7 @@ def _refine(difference: Callable[[float], float], rough: float, name: str) -> fl
     low, high = rough - width, rough + width
     for _ in range(8):
         below, above = difference(low), difference(high)
-        if below < 0 < above:
+        if np.isfinite([below, above]).all() and below < 0 < above:
             return brentq(difference, low, high, xtol=ROOT_FRACTION * rough, rtol=ROOT_FRACTION)
         if below >= 0:
             low, high = low - 2 * (high - low), low
@@ -239,43 +249,32 @@ def _refine(difference: Callable[[float], float], rough: float, name: str) -> fl
     raise ConvergenceError(f"{name} of one replicate is not near the rough value {rough:g}", rough)
 
 
-def _sign_change(difference: Callable[[float], float], name: str, guess: float):
-    """Bracket of the change of sign, searched outwards from ``guess``.
+def _sign_change(
+    difference: Callable[[float], float], name: str, guess: float
+) -> tuple[float, float]:
+    """Bracket of the change from negative to positive, searched outwards from ``guess``.
 
-    Where a solution does not exist the search turns: a missing semantic branch counts as below
-    the threshold; a failure on both sides of a step raises.
+    An infinite difference stands for a missing solution; the ends returned are finite.
     """
-    if not SEARCH_RANGE[0] < guess < SEARCH_RANGE[1]:
-        raise ValueError(f"guess must be a number inside {SEARCH_RANGE}, got {guess!r}")
-    values: dict[float, float | None] = {}
-
-    def sign(alpha: float) -> float:
-        try:
-            values[alpha] = difference(alpha)
-        except ConvergenceError:
-            values[alpha] = None
-        return values[alpha] if values[alpha] is not None else -np.inf
-
-    alpha = guess
-    if sign(alpha) > 0:
-        while sign(alpha / STRIDE) > 0:
-            alpha /= STRIDE
-            if alpha < SEARCH_RANGE[0]:
-                raise ConvergenceError(f"{name} is below {SEARCH_RANGE[0]}, if it exists", values)
-        low, high = alpha / STRIDE, alpha
+    check_number("guess", guess, *SEARCH_RANGE)
+    low = high = guess
+    if difference(guess) > 0:
+        while difference(low) > 0:
+            low, high = low / STRIDE, low
+            if low < SEARCH_RANGE[0]:
+                raise ConvergenceError(f"{name} is below {SEARCH_RANGE[0]}, if it exists", low)
     else:
-        while sign(alpha * STRIDE) <= 0:
-            alpha *= STRIDE
-            if alpha > SEARCH_RANGE[1]:
-                raise ConvergenceError(f"{name} is above {SEARCH_RANGE[1]}, if it exists", values)
-        low, high = alpha, alpha * STRIDE
-    # the lower end must be a point where the comparison could be made
-    for _ in range(12):
-        if values[low] is not None:
+        while difference(high) <= 0:
+            low, high = high, high * STRIDE
+            if high > SEARCH_RANGE[1]:
+                raise ConvergenceError(f"{name} is above {SEARCH_RANGE[1]}, if it exists", high)
+    for _ in range(16):
+        if np.isfinite([difference(low), difference(high)]).all():
             return low, high
         middle = float(np.sqrt(low * high))
-        if sign(middle) > 0:
-            high = middle
-        else:
-            low = middle
-    raise ConvergenceError(f"{name}: no crossing where both sides of the comparison exist", values)
+        low, high = (low, middle) if difference(middle) > 0 else (middle, high)
+    raise ConvergenceError(
+        f"{name}: the comparison changes sign only where one side of it is missing, between "
+        f"alpha = {low:g} and {high:g}",
+        (low, high),
+    )

@@ -777,8 +777,8 @@ def solve_on(
 
     starts: overlaps to start from, one for each set of nodes; None for a cold start.
     """
-    _check_number("alpha", alpha, 0.0, np.inf)
-    _check_number("tolerance", tolerance, 0.0, 1e-3)
+    check_number("alpha", alpha, 0.0, np.inf)
+    check_number("tolerance", tolerance, 0.0, 1e-3)
     if branch not in BRANCHES:
         raise ValueError(f"branch must be one of {BRANCHES}, got {branch!r}")
     alpha = float(alpha)
@@ -850,7 +850,7 @@ def trace(
     starts = _starts(start, replicates)
     points: list[FixedPoint] = []
     for alpha in alphas:
-        _check_number("alphas", alpha, 0.0, np.inf)
+        check_number("alphas", alpha, 0.0, np.inf)
         try:
             last = points[-1] if points else None
             points.append(follow(model, alpha, branch, nodes, last, tolerance, starts=starts))
@@ -878,7 +878,7 @@ def follow(
     """
     if last is None:
         return solve_on(model, alpha, branch, nodes, starts, tolerance)
-    near = [replicate.overlaps for replicate in last.replicates]
+    near = _starts(last, len(nodes))
     try:
         return solve_on(model, alpha, branch, nodes, near, tolerance)
     except ConvergenceError:
@@ -894,7 +894,8 @@ def _check_integer(name: str, value: object, low: int, high: int) -> None:
         raise ValueError(f"{name} must be an integer from {low} to {high}, got {value!r}")
 
 
-def _check_number(name: str, value: object, low: float, high: float) -> None:
+def check_number(name: str, value: object, low: float, high: float) -> None:
+    """Raise ValueError unless ``value`` is a number inside the open interval (low, high)."""
     if not isinstance(value, Real) or isinstance(value, bool) or not low < value < high:
         raise ValueError(
             f"{name} must be a number above {low:g} and below {high:g}, got {value!r}"
