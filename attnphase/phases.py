@@ -31,10 +31,17 @@ from attnphase.state_evolution import (
 SEARCH_RANGE = (0.02, 30.0)
 #: Factor by which the search for a change of sign widens.
 STRIDE = 1.25
+#: Distance in log alpha up to which one solution is the start for another.
+NEAR = 0.03
 #: Relative accuracy of each replicate's root, far below its scatter.
 ROOT_FRACTION = 1e-7
 #: Half width, in standard errors and at least as a fraction, of the bracket that is verified.
 BRACKET_ERRORS, BRACKET_FRACTION = 5.0, 1e-3
+
+
+#: Solved points of each branch, with the nodes that they were solved on.
+Memory = dict[str, list[tuple[tuple[Nodes, ...], FixedPoint]]]
+Advantage = Callable[[float, tuple[Nodes, ...], Memory], float]
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,7 @@ def critical_alpha(
     the losses do not cross where both branches exist. Source: arXiv:2402.03902, figure 2.
     """
 
-    def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: dict) -> float:
+    def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: Memory) -> float:
         """Train loss of the positional solution less that of the semantic one."""
         losses = {}
         # the semantic branch begins at some alpha, the positional one ends at a larger one
@@ -95,7 +102,7 @@ def baseline_alpha(
     """
     level = linear_baseline(model).test_error
 
-    def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: dict) -> float:
+    def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: Memory) -> float:
         """Test error of the baseline less that of the semantic solution."""
         point = _remember(model, alpha, "semantic", nodes, tolerance, memory)
         return -np.inf if point is None else level - point.test_error
@@ -120,7 +127,7 @@ def onset_alpha(
     if branch not in ("positional", "semantic"):
         raise ValueError(f"branch must be 'positional' or 'semantic', got {branch!r}")
 
-    def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: dict) -> float:
+    def advantage(alpha: float, nodes: tuple[Nodes, ...], memory: Memory) -> float:
         point = _remember(model, alpha, "uninformed", nodes, tolerance, memory)
         if point is None:
             raise ConvergenceError(f"no uninformed fixed point found at alpha = {alpha:g}", memory)
@@ -162,31 +169,31 @@ def growth_rates(point: FixedPoint, nodes: tuple[Nodes, ...]) -> dict[str, float
     return {"positional": float(means[0]), "semantic": float(means[1])}
 
 
-Advantage = Callable[[float, tuple[Nodes, ...], dict], float]
-
-
 def _remember(
     model: Model,
     alpha: float,
     branch: str,
     nodes: tuple[Nodes, ...],
     tolerance: float,
-    memory: dict[str, list[FixedPoint]],
+    memory: Memory,
 ) -> FixedPoint | None:
     """Fixed point at ``alpha``, which is added to ``memory``, or None if there is none.
 
-    From the nearest point in ``memory``, and if that fails from a generic start.
+    From a point in ``memory`` that is near enough, otherwise from a generic start: by
+    continuation over long distances one may end on another, unstable solution.
     """
     known = memory.setdefault(branch, [])
-    nearest = min(known, key=lambda point: abs(np.log(point.alpha / alpha)), default=None)
-    if nearest is not None and nearest.alpha == alpha and len(nearest.replicates) == len(nodes):
-        return nearest
-    for last in (nearest, None) if nearest is not None else (None,):
+    ranked = sorted(known, key=lambda entry: abs(np.log(entry[1].alpha / alpha)))
+    for own, point in ranked[:1]:
+        if own is nodes and point.alpha == alpha:
+            return point
+    near = [point for _, point in ranked[:1] if abs(np.log(point.alpha / alpha)) < NEAR]
+    for last in [*near, None]:
         try:
             point = follow(model, alpha, branch, nodes, last, tolerance)
         except ConvergenceError:
             continue
-        known.append(point)
+        known.append((nodes, point))
         return point
     return None
 
@@ -203,19 +210,22 @@ def _threshold(
     """Root of ``advantage`` in alpha, which passes from negative to positive."""
     nodes = replicate_nodes(model, log2_points, replicates, seed)
     rough_nodes = replicate_nodes(model, ROUGH_LOG2_POINTS, 1, seed)
-    memory: dict[str, list[FixedPoint]] = {}
+    memory: Memory = {}
     low, high = _sign_change(lambda alpha: advantage(alpha, rough_nodes, memory), name, guess)
     rough = brentq(lambda alpha: advantage(alpha, rough_nodes, memory), low, high, rtol=1e-4)
     roots, memories = [], []
-    for some in nodes:
-        own: dict[str, list[FixedPoint]] = {
-            branch: [min(points, key=lambda point: abs(point.alpha - rough))]
+    singles = [(some,) for some in nodes]
+    for some in singles:
+        own: Memory = {
+            branch: [min(points, key=lambda entry: abs(entry[1].alpha - rough))]
             for branch, points in memory.items()
         }
         memories.append(own)
 
-        def difference(alpha: float, some: Nodes = some, own: dict = own) -> float:
-            return advantage(alpha, (some,), own)
+        def difference(
+            alpha: float, some: tuple[Nodes, ...] = some, own: Memory = own
+        ) -> float:
+            return advantage(alpha, some, own)
 
         roots.append(_refine(difference, rough, name))
     estimate = replicate_mean(roots)
@@ -225,8 +235,8 @@ def _threshold(
     for _ in range(6):
         bracket = (estimate.value - half, estimate.value + half)
         signs = [
-            [np.sign(advantage(alpha, (some,), own)) for alpha in bracket]
-            for some, own in zip(nodes, memories, strict=True)
+            [np.sign(advantage(alpha, some, own)) for alpha in bracket]
+            for some, own in zip(singles, memories, strict=True)
         ]
         if all(sign == [-1.0, 1.0] for sign in signs):
             return Threshold(estimate.value, estimate.standard_error, bracket)

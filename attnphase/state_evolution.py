@@ -311,6 +311,8 @@ def impose_parity(branch: str, conjugates: Conjugates) -> Conjugates:
     return conjugates
 
 
+#: Noise nu in the weights below which they have shrunk to nothing.
+VANISHED = 1e-9
 #: New minima are looked for whenever a coordinate has moved this far since the last search.
 SEARCH_RADIUS = 3e-3
 
@@ -356,8 +358,41 @@ class _Map:
         change = self._change(x, tie)
         return change if tie is None else np.append(change, self._gap(x, tie.nodes[0]))
 
+    def check_resolved(self, x: Array) -> None:
+        """Raise ConvergenceError if the branch's own overlap is too small to be told from zero.
+
+        Close to zero the average over the nodes is a staircase in the overlap, with a step at
+        each node that changes its lead, and it may cross the diagonal by chance.
+        """
+        overlaps = self.overlaps(x)
+        total = overlaps.q[0, 0, 0] / self.model.variances[0]
+        resolved = max(LOST, LOST_NODES / self.nodes.count) * total
+        if self.branch != "uninformed" and total - np.exp(x[0]) < resolved:
+            raise ConvergenceError(
+                f"the {self.branch} branch does not exist at alpha = {self.alpha:g}, or too close "
+                f"to its end to be told from the uninformed one on {self.nodes.count} nodes",
+                overlaps,
+            )
+
+    def forget(self) -> None:
+        """Search globally at the next evaluation, as after an excursion to far overlaps."""
+        self.minima = self.searched = None
+
     def _solve(self, x: Array, **how: bool) -> None:
         overlaps = self.overlaps(x)
+        own = {"positional": np.linalg.norm(x[2:]), "semantic": np.exp(x[2:]).sum()}
+        if own.get(self.branch, 1.0) < np.sqrt(VANISHED):
+            raise ConvergenceError(
+                f"the {self.branch} branch does not exist at alpha = {self.alpha:g}, or was not "
+                "reached: the iteration runs into m = theta = 0",
+                overlaps,
+            )
+        if x[0] < np.log(VANISHED):
+            raise ConvergenceError(
+                f"the weights of the {self.branch} branch shrink to zero at alpha = "
+                f"{self.alpha:g}: the regularization leaves no other solution",
+                overlaps,
+            )
         self.minima = solve_channel(self.model, self.nodes, overlaps, self.minima, **how)
         self.evaluations += 1
 
@@ -395,7 +430,12 @@ def _coordinates(model: Model, branch: str, overlaps: Overlaps) -> Array:
     Raises ValueError for overlaps that no weights have, or that are zero where the branch's own
     overlap is not.
     """
-    variances = model.variances
+    variances, length = model.variances, model.length
+    expected = {"q": (length, 1, 1), "m": (length, 1), "theta": (length, 1, 1), "V": (length, 1, 1)}
+    for name, shape in expected.items():
+        found = np.shape(getattr(overlaps, name))
+        if found != shape:
+            raise ValueError(f"start.{name} must have shape {shape} for this model, got {found}")
     signal = abs(overlaps.theta[0, 0, 0]) / variances[0]
     mean = np.linalg.lstsq(np.asarray(model.encodings), overlaps.m[:, 0], rcond=None)[0]
     noise = overlaps.q[0, 0, 0] / variances[0] - mean @ mean - signal**2
@@ -428,7 +468,7 @@ class _Replicate:
     test_error: float
     residual: float
     evaluations: int
-    tied: int
+    tie: Tie | None
 
 
 #: Settings of scipy's hybrid Powell root finder: step of the finite differences (squared),
@@ -438,6 +478,14 @@ ROOT = {"xtol": 1e-13, "eps": 1e-6, "factor": 1.0, "maxfev": 32}
 HELD_ROOT = ROOT | {"eps": 1e-13, "maxfev": 40}
 #: A root finder that stalls at a larger residual than this has not come near a fixed point.
 STALLED = 0.03
+#: Runs of the root finder, with damped iterations in between.
+ATTEMPTS = 4
+#: Number of damped iterations, and the share of the old value that each keeps.
+ITERATIONS = 25
+KEEP_FRACTION = {"positional": 0.85, "semantic": 0.5, "uninformed": 0.5}
+#: A branch's own overlap (mu or Theta), squared, must be above this fraction of the squared norm,
+#: and above this many nodes' weight times it.
+LOST, LOST_NODES = 1e-4, 40.0
 #: Rounds of the active-set iteration over nodes that change their lead.
 ROUNDS = 40
 #: An envelope found lower by more than this means that the search had missed a minimum.
@@ -447,22 +495,43 @@ ENVELOPE_SLACK = 1e-9
 def _find_zero(state_map: _Map, x: Array, tolerance: float) -> tuple[Array, Tie | None, float]:
     """Zero of the map, the tie that it lies on, if any, and its residual.
 
-    Raises ConvergenceError if none is found.
+    Where the root finder does not get there from ``x``, damped iteration brings it nearer.
+    Raises ConvergenceError if no zero is found.
     """
-    x, _ = _best_of_root_finder(state_map, x)
-    residual = float(np.abs(state_map(x)).max())
-    if residual <= tolerance:
-        return x, None, residual
-    if residual < STALLED:
-        settled = _settle(state_map, x, tolerance)
-        if settled is not None:
-            return settled
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            state_map.forget()
+            x = _iterate(state_map, x)
+        near, _ = _best_of_root_finder(state_map, x)
+        residual = float(np.abs(state_map(near)).max())
+        if residual <= tolerance:
+            return near, None, residual
+        if residual < STALLED:
+            settled = _settle(state_map, near, tolerance)
+            if settled is not None:
+                return settled
     raise ConvergenceError(
         f"no {state_map.branch} fixed point found at alpha = {state_map.alpha:g}: the relative "
         f"change in one application stays at {residual:.1e} (tolerance {tolerance:g}); the branch "
         "may not exist there, or lie far from the start",
-        state_map.overlaps(x),
+        state_map.overlaps(near),
     )
+
+
+def _iterate(state_map: _Map, x: Array) -> Array:
+    """Damped iterations of the map, `ITERATIONS` of them.
+
+    Raises ConvergenceError if the branch is lost on the way.
+    """
+    branch = state_map.branch
+    for _ in range(ITERATIONS):
+        change = state_map(x)
+        change[:2] = np.clip(change[:2], -1.0, 1.0)
+        if branch == "positional":
+            change[2:] *= np.linalg.norm(x[2:])
+        x = x + (1.0 - KEEP_FRACTION[branch]) * change
+    state_map.check_resolved(x)
+    return x
 
 
 def _best_of_root_finder(state_map: _Map, x: Array) -> tuple[Array, float]:
@@ -474,7 +543,7 @@ def _best_of_root_finder(state_map: _Map, x: Array) -> tuple[Array, float]:
     try:
         root(state_map, x, method="hybr", options=ROOT)
     except ConvergenceError:
-        state_map.minima = None
+        state_map.forget()
     residual, x = state_map.best
     return x, residual
 
@@ -552,6 +621,7 @@ def _solve_replicate(
         state_map.minima, state_map.searched = search, x
     else:
         raise ConvergenceError("the global minima of the proximal problem keep changing", overlaps)
+    state_map.check_resolved(x)
     hats = conjugates_from(model, alpha, nodes, overlaps, minima, tie)
     hats = impose_parity(branch, hats)
     return _Replicate(
@@ -563,51 +633,37 @@ def _solve_replicate(
         test_error=test_error(model, nodes, overlaps),
         residual=residual,
         evaluations=state_map.evaluations + 1,
-        tied=0 if tie is None else len(tie.nodes),
+        tie=tie,
     )
 
 
-#: Nodes and share of the old value that the damped iteration keeps, for the first rough solution.
+#: Nodes of the first rough solution.
 ROUGH_LOG2_POINTS, ROUGH_SEED = 11, 402
-KEEP_FRACTION = {"positional": 0.85, "semantic": 0.5, "uninformed": 0.5}
-#: Damped iterations between two attempts of the root finder, and the number of attempts.
-ROUGH_ITERATIONS, ROUGH_ATTEMPTS = 25, 12
+#: Damped iterations and root finder take turns this often for it.
+ROUGH_ATTEMPTS = 12
 #: Residual that is good enough for a rough solution.
 ROUGH_RESIDUAL = 2e-3
-#: Squared signal (mu or Theta) over squared norm below which a start has lost its branch.
-LOST = 1e-4
 #: Ratio of sample complexities in a continuation from above, and its number of steps.
-CLIMB, CLIMBS = 1.15, 8
+CLIMB, CLIMBS = 1.25, 5
 
 
 def _rough_solution(model: Model, alpha: float, branch: str) -> Overlaps:
     """Fixed point on few nodes, from a generic start, by damped iteration and the root finder."""
+    start = _generic_start(model)
+    if branch == "positional" and not start.m.any():
+        raise ConvergenceError("all encodings are zero: there is no positional branch", start)
     nodes = make_nodes(model, ROUGH_LOG2_POINTS, ROUGH_SEED)
     state_map = _Map(model, alpha, branch, nodes)
-    x = _coordinates(model, branch, _generic_start(model))
-    step = 1.0 - KEEP_FRACTION[branch]
+    x = _coordinates(model, branch, start)
     for _ in range(ROUGH_ATTEMPTS):
-        for _ in range(ROUGH_ITERATIONS):
-            change = state_map(x)
-            change[:2] = np.clip(change[:2], -1.0, 1.0)
-            if branch == "positional":
-                change[2:] *= np.linalg.norm(x[2:])
-            x = x + step * change
-        overlaps = state_map.overlaps(x)
-        noise = np.exp(x[0])
-        total = overlaps.q[0, 0, 0] / model.variances[0]
-        if branch != "uninformed" and total - noise < LOST * total:
-            raise ConvergenceError(
-                f"the {branch} branch does not exist at alpha = {alpha:g}, or too close to its "
-                "end to be told from the uninformed one: the iteration runs into m = theta = 0",
-                overlaps,
-            )
+        x = _iterate(state_map, x)
         best, residual = _best_of_root_finder(state_map, x)
         if residual < ROUGH_RESIDUAL:
             return state_map.overlaps(best)
+        state_map.forget()
     raise ConvergenceError(
-        f"no {branch} fixed point found at alpha = {alpha:g} in "
-        f"{ROUGH_ATTEMPTS * ROUGH_ITERATIONS} damped iterations from a generic start",
+        f"no {branch} fixed point found at alpha = {alpha:g} in {ROUGH_ATTEMPTS * ITERATIONS} "
+        "damped iterations from a generic start",
         state_map.overlaps(x),
     )
 
@@ -617,7 +673,7 @@ def _generic_start(model: Model) -> Overlaps:
     fields = target_inverse(np.asarray(model.positional_target)[..., None])[:, 0, 0]
     encodings = np.asarray(model.encodings)
     mean = np.linalg.lstsq(encodings, fields, rcond=None)[0]
-    if np.linalg.norm(mean) < 0.1:
+    if np.linalg.norm(encodings @ mean) < 0.1:
         mean = mean + 0.3
     mean = mean * np.sign(mean[np.abs(mean).argmax()])  # either sign solves; this one is shown
     return _pack(model, 0.3, 0.6 / model.regularization, mean, 0.6)
@@ -740,7 +796,7 @@ def _summarize(
         **{name: estimate.value for name, estimate in floats.items()},
         residual=max(replicate.residual for replicate in replicates),
         evaluations=sum(replicate.evaluations for replicate in replicates),
-        tied=sum(replicate.tied for replicate in replicates),
+        tied=sum(len(one.tie.nodes) for one in replicates if one.tie is not None),
         standard_error=errors,
         replicates=tuple(replicates),
     )
@@ -778,9 +834,7 @@ def solve_on(
     starts: overlaps to start from, one for each set of nodes; None for a cold start.
     """
     check_number("alpha", alpha, 0.0, np.inf)
-    check_number("tolerance", tolerance, 0.0, 1e-3)
-    if branch not in BRANCHES:
-        raise ValueError(f"branch must be one of {BRANCHES}, got {branch!r}")
+    _check_request(branch, tolerance)
     alpha = float(alpha)
     if starts is None:
         starts = [_cold_start(model, alpha, branch)] * len(nodes)
@@ -846,6 +900,7 @@ def trace(
     Raises ConvergenceError, with the points found so far as its ``state``, where the branch is
     lost.
     """
+    _check_request(branch, tolerance)
     nodes = replicate_nodes(model, log2_points, replicates, seed)
     starts = _starts(start, replicates)
     points: list[FixedPoint] = []
@@ -887,6 +942,12 @@ def follow(
     middle = float(np.sqrt(alpha * last.alpha))
     half = follow(model, middle, branch, nodes, last, tolerance, halvings - 1)
     return follow(model, alpha, branch, nodes, half, tolerance, halvings - 1)
+
+
+def _check_request(branch: object, tolerance: object) -> None:
+    if branch not in BRANCHES:
+        raise ValueError(f"branch must be one of {BRANCHES}, got {branch!r}")
+    check_number("tolerance", tolerance, 0.0, 1e-3)
 
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:
