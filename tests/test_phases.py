@@ -275,9 +275,9 @@ def test_a_target_without_semantics_has_no_transition():
         ({"replicates": 0}, r"replicates must be an integer from 1 to 1024, got 0"),
         ({"seed": -4}, r"seed must be an integer from 0 .*got -4"),
         ({"tolerance": -1}, r"tolerance must be a number above 0 .*got -1"),
-        ({"guess": 0.0}, r"guess must be a number inside .*got 0\.0"),
-        ({"guess": float("nan")}, r"guess must be a number inside .*got nan"),
-        ({"guess": 31}, r"guess must be a number inside .*got 31"),
+        ({"guess": 0.0}, r"guess must be a number above 0.02 and below 30, got 0\.0"),
+        ({"guess": float("nan")}, r"guess must be a number above 0.02 and below 30, got nan"),
+        ({"guess": 31}, r"guess must be a number above 0.02 and below 30, got 31"),
     ],
 )
 def test_bad_arguments(function, arguments, message):
