@@ -45,6 +45,8 @@ def linear_baseline(model: Model) -> LinearBaseline:
     The integral over the ``L t`` target fields is taken by product rules of growing order (polar
     for two fields, Gauss-Hermite for three), by scrambled Sobol points for more fields.
     """
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be an attnphase.Model, got {model!r}")
     dimension = model.length * model.target_rank
     if dimension in ORDERS:
         error, standard_error = np.inf, np.inf

@@ -14,13 +14,15 @@ Arrays of fields put the tokens first and the samples last: ``(L, rank, ...)``.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from math import inf
 from numbers import Integral, Real
 
 import numpy as np
 
 Array = np.ndarray
+#: Largest floating-point number.
+LARGEST = sys.float_info.max
 
 
 def row_softmax(logits: Array) -> Array:
@@ -155,7 +157,7 @@ def _check_real(name: str, value: object, low: float, high: float) -> None:
 
 
 def _check_positive(name: str, value: object) -> None:
-    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value < inf:
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < value <= LARGEST:
         raise ValueError(f"{name} must be a finite positive number, got {value!r}")
 
 

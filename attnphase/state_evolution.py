@@ -22,7 +22,7 @@ from numbers import Integral, Real
 import numpy as np
 from scipy.optimize import root
 
-from attnphase.model import Array, Model
+from attnphase.model import LARGEST, Array, Model
 from attnphase.proximal import (
     ConvergenceError,
     Minima,
@@ -311,6 +311,8 @@ def impose_parity(branch: str, conjugates: Conjugates) -> Conjugates:
     return conjugates
 
 
+#: Coordinates (logarithms, or mu itself) beyond which an iteration has run off.
+FARTHEST = 60.0
 #: Noise nu in the weights below which they have shrunk to nothing.
 VANISHED = 1e-9
 #: New minima are looked for whenever a coordinate has moved this far since the last search.
@@ -379,6 +381,11 @@ class _Map:
         self.minima = self.searched = None
 
     def _solve(self, x: Array, **how: bool) -> None:
+        if not (np.abs(x) < FARTHEST).all():
+            raise ConvergenceError(
+                f"the iteration for the {self.branch} branch runs off at alpha = {self.alpha:g}, "
+                f"to coordinates {x.tolist()}"
+            )
         overlaps = self.overlaps(x)
         own = {"positional": np.linalg.norm(x[2:]), "semantic": np.exp(x[2:]).sum()}
         if own.get(self.branch, 1.0) < np.sqrt(VANISHED):
@@ -390,7 +397,7 @@ class _Map:
         if x[0] < np.log(VANISHED):
             raise ConvergenceError(
                 f"the weights of the {self.branch} branch shrink to zero at alpha = "
-                f"{self.alpha:g}: the regularization leaves no other solution",
+                f"{self.alpha:g}: the regularization may leave no other solution",
                 overlaps,
             )
         self.minima = solve_channel(self.model, self.nodes, overlaps, self.minima, **how)
@@ -439,7 +446,7 @@ def _coordinates(model: Model, branch: str, overlaps: Overlaps) -> Array:
     signal = abs(overlaps.theta[0, 0, 0]) / variances[0]
     mean = np.linalg.lstsq(np.asarray(model.encodings), overlaps.m[:, 0], rcond=None)[0]
     noise = overlaps.q[0, 0, 0] / variances[0] - mean @ mean - signal**2
-    if not (noise > 0 and overlaps.V[0, 0, 0] > 0):
+    if not (noise > 0 and 0 < overlaps.V[0, 0, 0] < np.inf and noise < np.inf):
         raise ValueError(
             "start must have V > 0 and q / sigma^2 above mu^2 + (theta / sigma^2)^2, got "
             f"token 1 with q = {overlaps.q[0, 0, 0]:g}, m = {overlaps.m[0, 0]:g}, "
@@ -584,6 +591,8 @@ def _settle(
             depth = minima.envelope[minima.rivals] - minima.rival_envelope
             nearest = depth[wrong].min()
             tied = minima.rivals[wrong & (depth <= nearest * (1 + 1e-6))]
+            if not len(tied):
+                return None
             wrong[minima.rivals_of(tied)] = False
         seen.add(leads)
         state_map.minima = exchange(minima, wrong)
@@ -809,6 +818,8 @@ def replicate_nodes(
 
     Raises ValueError for arguments out of range, NotImplementedError for ranks above one.
     """
+    if not isinstance(model, Model):
+        raise ValueError(f"model must be an attnphase.Model, got {model!r}")
     _check_integer("log2_points", log2_points, 6, 22)
     _check_integer("replicates", replicates, 1, 1024)
     _check_integer("seed", seed, 0, 2**63 - 1)
@@ -833,7 +844,7 @@ def solve_on(
 
     starts: overlaps to start from, one for each set of nodes; None for a cold start.
     """
-    check_number("alpha", alpha, 0.0, np.inf)
+    check_number("alpha", alpha, 0.0, LARGEST)
     _check_request(branch, tolerance)
     alpha = float(alpha)
     if starts is None:
@@ -866,6 +877,11 @@ def solve(
 
     Raises ValueError for bad arguments and ConvergenceError, which carries the last overlaps as
     its ``state``, where no such fixed point is found: the branch may not exist there.
+
+    Close to the end of a branch, and to its onset, the replicates scatter widely and four of them
+    are too few for an honest error: take more points and more replicates, and look at
+    ``replicates``. For more than two tokens the search for the global minimum of the proximal
+    problem (`attnphase.proximal.find_minima`) is a good heuristic, not an exhaustive one.
     Source: arXiv:2402.03902, state-evolution equations.
     """
     nodes = replicate_nodes(model, log2_points, replicates, seed)
@@ -905,7 +921,7 @@ def trace(
     starts = _starts(start, replicates)
     points: list[FixedPoint] = []
     for alpha in alphas:
-        check_number("alphas", alpha, 0.0, np.inf)
+        check_number("alphas", alpha, 0.0, LARGEST)
         try:
             last = points[-1] if points else None
             points.append(follow(model, alpha, branch, nodes, last, tolerance, starts=starts))
@@ -945,7 +961,7 @@ def follow(
 
 
 def _check_request(branch: object, tolerance: object) -> None:
-    if branch not in BRANCHES:
+    if not isinstance(branch, str) or branch not in BRANCHES:
         raise ValueError(f"branch must be one of {BRANCHES}, got {branch!r}")
     check_number("tolerance", tolerance, 0.0, 1e-3)
 

@@ -290,3 +290,26 @@ def test_bad_branch_of_the_onset(branch):
     message = rf"branch must be 'positional' or 'semantic', got .*{branch}"
     with pytest.raises(ValueError, match=message):
         onset_alpha(BASE, branch)
+
+
+def test_the_bracket_holds_a_change_of_sign_in_every_replicate():
+    found = critical_alpha(BASE, log2_points=10, replicates=2)
+    ends = []
+    for alpha in found.bracket:
+        losses = [
+            [
+                one.train_loss
+                for one in solve(
+                    BASE, alpha, branch, log2_points=10, replicates=2
+                ).replicates
+            ]
+            for branch in ("positional", "semantic")
+        ]
+        ends.append(np.sign(np.subtract(*losses)).tolist())
+    assert ends == [[-1.0, -1.0], [1.0, 1.0]]
+
+
+@pytest.mark.slow
+def test_the_guess_may_lie_where_the_positional_branch_has_ended():
+    found = critical_alpha(Model(0.0), log2_points=12, guess=2.0)
+    assert abs(found.value - 0.613) < 5 * np.hypot(found.standard_error, 0.002)

@@ -11,7 +11,7 @@ from scipy.stats import t as student
 from attnphase import ConvergenceError, FixedPoint, Model, Overlaps, solve, trace
 from attnphase import state_evolution as se
 from attnphase.model import attention_matrix
-from attnphase.proximal import channel_loss, target_inverse
+from attnphase.proximal import Minima, channel_loss, descend, exchange, target_inverse
 from attnphase.quadrature import polar_rule
 
 NAMES = ("q", "m", "theta", "V")
@@ -665,7 +665,7 @@ def test_near_the_published_theory(branch):
         ({"alpha": 0}, r"alpha must be a number above 0 .*got 0"),
         ({"alpha": -1.5}, r"alpha must be a number above 0 .*got -1\.5"),
         ({"alpha": float("nan")}, r"alpha must be a number above 0 .*got nan"),
-        ({"alpha": float("inf")}, r"alpha must be a number above 0 and below inf, got inf"),
+        ({"alpha": float("inf")}, r"alpha must be a number above 0 and below .*, got inf"),
         ({"alpha": True}, r"alpha must be a number .*got True"),
         ({"alpha": "1.25"}, r"alpha must be a number .*got '1\.25'"),
         ({"alpha": None}, r"alpha must be a number .*got None"),
@@ -849,3 +849,77 @@ def test_weights_trained_at_finite_dimension_have_these_overlaps(branch):
         assert mean == pytest.approx(value, abs=3.5 * error + 10 / dimension * value)
     other = "theta" if branch == "positional" else "m"
     assert np.mean([run[other] for run in runs]) < 2 / np.sqrt(dimension)
+
+
+@pytest.fixture(scope="module")
+def divided():
+    """Nodes, overlaps and minima with rivals, two of which are divided by a constructed tie."""
+    nodes = se.make_nodes(BASE, 10, 3)
+    overlaps = se._pack(BASE, 0.3, 110.0, np.array([0.1]), 0.2)
+    minima = se.solve_channel(BASE, nodes, overlaps)
+    chosen = np.zeros(len(minima.rivals), dtype=bool)
+    chosen[[1, 4]] = True
+    return nodes, overlaps, minima, chosen
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_a_tie_divides_its_nodes_between_their_two_minima(divided, share):
+    nodes, overlaps, minima, chosen = divided
+    tie = se.Tie(minima.rivals[chosen], share)
+    ends = (minima, exchange(minima, chosen))
+    hats = [se.conjugates_from(BASE, 1.3, nodes, overlaps, end) for end in ends]
+    relaxed = se.conjugates_from(BASE, 1.3, nodes, overlaps, minima, tie)
+    for name in ("q", "m", "theta", "V"):
+        first, second = (getattr(one, name) for one in hats)
+        assert np.abs(first - second).max() > 1e-6
+        expected = (1 - share) * first + share * second
+        np.testing.assert_allclose(getattr(relaxed, name), expected, rtol=1e-10, atol=1e-13)
+    losses = [se.train_loss(BASE, 1.3, nodes, overlaps, end) for end in ends]
+    found = se.train_loss(BASE, 1.3, nodes, overlaps, minima, tie)
+    assert abs(losses[0] - losses[1]) > 1e-9
+    assert found == pytest.approx((1 - share) * losses[0] + share * losses[1], rel=1e-12)
+
+
+def test_a_fixed_point_on_a_tie_is_exact_and_says_so():
+    point = solve(BASE, 2.0, "uninformed", log2_points=12, seed=0)
+    assert point.tied == 2 and point.residual < 1e-8
+    assert point.free_energy == pytest.approx(point.train_loss, rel=1e-9)
+
+
+def test_the_final_search_finds_minima_that_the_iteration_missed(monkeypatch):
+    nodes = se.make_nodes(BASE, 10, 3)
+    start = solve(BASE, 0.3, "uninformed", log2_points=10).overlaps
+    right = se._solve_replicate(BASE, 0.3, "uninformed", nodes, start, 1e-8)
+    search, calls = se.find_minima, []
+
+    def blind_at_first(center, precision, target, variances, inverse):
+        calls.append(1)
+        if len(calls) > 1:
+            return search(center, precision, target, variances, inverse)
+        fields, envelope = descend(inverse, center, precision, target, variances)
+        none = np.zeros(0, dtype=int)
+        return Minima(fields, envelope, none, fields[..., none], envelope[none])
+
+    monkeypatch.setattr(se, "find_minima", blind_at_first)
+    monkeypatch.setattr(se, "SEARCH_RADIUS", np.inf)
+    found = se._solve_replicate(BASE, 0.3, "uninformed", nodes, start, 1e-8)
+    assert len(calls) > 2
+    assert found.train_loss == pytest.approx(right.train_loss, rel=1e-7)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("no model", 1.0), (Model(0.3), 10**400), (Model(0.3), 1.0, ["semantic"])],
+)
+def test_arguments_of_the_wrong_kind_are_refused(arguments):
+    with pytest.raises(ValueError, match=r"(model|alpha|branch) must be"):
+        solve(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("changes", "branch"),
+    [({"regularization": 1e-8}, "positional"), ({"sigma": 1e3}, "uninformed")],
+)
+def test_what_runs_off_raises_a_convergence_error(changes, branch):
+    with pytest.raises(ConvergenceError):
+        solve(Model(0.3, **changes), 1.5, branch, log2_points=8, replicates=2)
