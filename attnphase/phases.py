@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 
 import numpy as np
 from scipy.optimize import brentq
@@ -39,8 +40,8 @@ ROOT_FRACTION = 1e-7
 BRACKET_ERRORS, BRACKET_FRACTION = 5.0, 1e-3
 
 
-#: Solved points of each branch, with the nodes that they were solved on.
-Memory = dict[str, list[tuple[tuple[Nodes, ...], FixedPoint]]]
+#: Solved points of each branch.
+Memory = dict[str, list[FixedPoint]]
 Advantage = Callable[[float, tuple[Nodes, ...], Memory], float]
 
 
@@ -183,17 +184,14 @@ def _remember(
     continuation over long distances one may end on another, unstable solution.
     """
     known = memory.setdefault(branch, [])
-    ranked = sorted(known, key=lambda entry: abs(np.log(entry[1].alpha / alpha)))
-    for own, point in ranked[:1]:
-        if own is nodes and point.alpha == alpha:
-            return point
-    near = [point for _, point in ranked[:1] if abs(np.log(point.alpha / alpha)) < NEAR]
+    ranked = sorted(known, key=lambda point: abs(np.log(point.alpha / alpha)))
+    near = [point for point in ranked[:1] if abs(np.log(point.alpha / alpha)) < NEAR]
     for last in [*near, None]:
         try:
             point = follow(model, alpha, branch, nodes, last, tolerance)
         except ConvergenceError:
             continue
-        known.append((nodes, point))
+        known.append(point)
         return point
     return None
 
@@ -211,33 +209,23 @@ def _threshold(
     nodes = replicate_nodes(model, log2_points, replicates, seed)
     rough_nodes = replicate_nodes(model, ROUGH_LOG2_POINTS, 1, seed)
     memory: Memory = {}
-    low, high = _sign_change(lambda alpha: advantage(alpha, rough_nodes, memory), name, guess)
-    rough = brentq(lambda alpha: advantage(alpha, rough_nodes, memory), low, high, rtol=1e-4)
-    roots, memories = [], []
-    singles = [(some,) for some in nodes]
-    for some in singles:
+    # the searches come back to their ends: each alpha is solved once, and found missing once
+    rough_difference = cache(partial(advantage, nodes=rough_nodes, memory=memory))
+    rough = brentq(rough_difference, *_sign_change(rough_difference, name, guess), rtol=1e-4)
+    differences = []
+    for some in nodes:
         own: Memory = {
-            branch: [min(points, key=lambda entry: abs(entry[1].alpha - rough))]
+            branch: [min(points, key=lambda point: abs(point.alpha - rough))]
             for branch, points in memory.items()
         }
-        memories.append(own)
-
-        def difference(
-            alpha: float, some: tuple[Nodes, ...] = some, own: Memory = own
-        ) -> float:
-            return advantage(alpha, some, own)
-
-        roots.append(_refine(difference, rough, name))
-    estimate = replicate_mean(roots)
+        differences.append(cache(partial(advantage, nodes=(some,), memory=own)))
+    estimate = replicate_mean([_refine(difference, rough, name) for difference in differences])
     half = BRACKET_FRACTION * estimate.value
     if replicates > 1:
         half = max(half, BRACKET_ERRORS * estimate.standard_error)
     for _ in range(6):
         bracket = (estimate.value - half, estimate.value + half)
-        signs = [
-            [np.sign(advantage(alpha, some, own)) for alpha in bracket]
-            for some, own in zip(singles, memories, strict=True)
-        ]
+        signs = [[np.sign(difference(alpha)) for alpha in bracket] for difference in differences]
         if all(sign == [-1.0, 1.0] for sign in signs):
             return Threshold(estimate.value, estimate.standard_error, bracket)
         half *= 2

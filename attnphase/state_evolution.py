@@ -625,6 +625,7 @@ def _solve_replicate(
         overlaps = state_map.overlaps(x)
         minima = state_map.minima
         search = solve_channel(model, nodes, overlaps)
+        state_map.evaluations += 1
         if (search.envelope >= minima.envelope - ENVELOPE_SLACK).all():
             break
         state_map.minima, state_map.searched = search, x
@@ -641,7 +642,7 @@ def _solve_replicate(
         mean_envelope=float(minima.envelope.mean()),
         test_error=test_error(model, nodes, overlaps),
         residual=residual,
-        evaluations=state_map.evaluations + 1,
+        evaluations=state_map.evaluations,
         tie=tie,
     )
 
@@ -923,8 +924,10 @@ def trace(
     for alpha in alphas:
         check_number("alphas", alpha, 0.0, LARGEST)
         try:
-            last = points[-1] if points else None
-            points.append(follow(model, alpha, branch, nodes, last, tolerance, starts=starts))
+            if points:
+                points.append(follow(model, alpha, branch, nodes, points[-1], tolerance))
+            else:
+                points.append(solve_on(model, alpha, branch, nodes, starts, tolerance))
         except ConvergenceError as error:
             raise ConvergenceError(
                 f"the {branch} branch is lost on the way to alpha = {alpha:g}: {error}",
@@ -941,14 +944,13 @@ def follow(
     last: FixedPoint | None,
     tolerance: float = 1e-8,
     halvings: int = 4,
-    starts: Iterable[Overlaps] | None = None,
 ) -> FixedPoint:
     """Fixed point at ``alpha`` from the one at a nearby sample complexity, on the same nodes.
 
     Without ``last`` this is `solve_on`. Where the solver fails, goes by the geometric mean.
     """
     if last is None:
-        return solve_on(model, alpha, branch, nodes, starts, tolerance)
+        return solve_on(model, alpha, branch, nodes, None, tolerance)
     near = _starts(last, len(nodes))
     try:
         return solve_on(model, alpha, branch, nodes, near, tolerance)

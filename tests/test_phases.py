@@ -309,6 +309,20 @@ def test_the_bracket_holds_a_change_of_sign_in_every_replicate():
     assert ends == [[-1.0, -1.0], [1.0, 1.0]]
 
 
+def test_the_semantic_growth_rate_is_built_from_the_conjugates():
+    alpha, nodes = 1.0, se.replicate_nodes(BASE, 10, 1, 0)
+    point = se.solve_on(BASE, alpha, "uninformed", nodes)
+    minima = se.solve_channel(BASE, nodes[0], point.overlaps)
+    spread = np.sqrt(point.q)
+    fields, noise = nodes[0].target_fields[:, 0], nodes[0].noise[:, 0]
+    force = (minima.fields[:, 0] - spread * noise) / point.V
+    # sum over tokens k, l of E[g_k h*_k v_l h*_l] / s, and -alpha E[g v] / s = Vhat
+    pairs = ((force * fields).sum(axis=0) * (noise * fields).sum(axis=0)).mean() / spread
+    memory = (BASE.variances * point.conjugates.V.ravel()).sum()
+    expected = (alpha * pairs + memory) / (BASE.regularization + memory)
+    assert growth_rates(point, nodes)["semantic"] == pytest.approx(expected, rel=1e-6)
+
+
 @pytest.mark.slow
 def test_the_guess_may_lie_where_the_positional_branch_has_ended():
     found = critical_alpha(Model(0.0), log2_points=12, guess=2.0)
