@@ -4,7 +4,8 @@ from attnphase.baseline import LinearBaseline, linear_baseline
 from attnphase.model import Model
 from attnphase.phases import Threshold, baseline_alpha, critical_alpha, onset_alpha
 from attnphase.proximal import ConvergenceError
-from attnphase.state_evolution import Conjugates, FixedPoint, Overlaps, solve, trace
+from attnphase.solver import FixedPoint, solve, trace
+from attnphase.state_evolution import Conjugates, Overlaps
 
 __version__ = "0.1.0"
 

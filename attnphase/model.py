@@ -184,3 +184,17 @@ def _table(name: str, value: object) -> Array:
 
 def _vector(name: str, value: object) -> list[float]:
     return _array(name, value, 1, "one number or a sequence").tolist()
+
+
+def check_integer(name: str, value: object, low: int, high: int) -> None:
+    """Raise ValueError unless ``value`` is an integer from ``low`` to ``high``."""
+    if not isinstance(value, Integral) or isinstance(value, bool) or not low <= value <= high:
+        raise ValueError(f"{name} must be an integer from {low} to {high}, got {value!r}")
+
+
+def check_number(name: str, value: object, low: float, high: float) -> None:
+    """Raise ValueError unless ``value`` is a number inside the open interval (low, high)."""
+    if not isinstance(value, Real) or isinstance(value, bool) or not low < value < high:
+        raise ValueError(
+            f"{name} must be a number above {low:g} and below {high:g}, got {value!r}"
+        )

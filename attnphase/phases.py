@@ -14,19 +14,11 @@ import numpy as np
 from scipy.optimize import brentq
 
 from attnphase.baseline import linear_baseline
-from attnphase.model import Model
+from attnphase.model import Model, check_number
 from attnphase.proximal import ConvergenceError
 from attnphase.quadrature import replicate_mean
-from attnphase.state_evolution import (
-    ROUGH_LOG2_POINTS,
-    FixedPoint,
-    Nodes,
-    check_number,
-    follow,
-    prox_centers,
-    replicate_nodes,
-    solve_channel,
-)
+from attnphase.solver import ROUGH_LOG2_POINTS, FixedPoint, follow
+from attnphase.state_evolution import Nodes, prox_centers, replicate_nodes, solve_channel
 
 #: Range of sample complexities in which thresholds are looked for.
 SEARCH_RANGE = (0.02, 30.0)

@@ -19,6 +19,7 @@ from attnphase import (
 )
 from attnphase import state_evolution as se
 from attnphase.phases import growth_rates
+from attnphase.solver import solve_on
 
 BASE = Model(0.3)
 
@@ -68,7 +69,7 @@ def test_critical_alpha_by_newton_steps_with_the_mean_envelope(critical):
         alpha = 1.24
         for _ in range(4):
             positional, semantic = (
-                se.solve_on(BASE, alpha, branch, (nodes,)) for branch in ("positional", "semantic")
+                solve_on(BASE, alpha, branch, (nodes,)) for branch in ("positional", "semantic")
             )
             gap = positional.train_loss - semantic.train_loss
             alpha -= gap / (positional.mean_envelope - semantic.mean_envelope)
@@ -133,7 +134,7 @@ def test_baseline_alpha_is_where_the_semantic_test_error_meets_the_baseline(meet
     for nodes in se.replicate_nodes(BASE, 10, 2, 0):
 
         def gap(alpha, nodes=nodes):
-            return level - se.solve_on(BASE, alpha, "semantic", (nodes,)).test_error
+            return level - solve_on(BASE, alpha, "semantic", (nodes,)).test_error
 
         roots.append(brentq(gap, 1.3, 1.7, xtol=1e-8))
     assert meeting.value == pytest.approx(np.mean(roots), rel=1e-5)
@@ -163,7 +164,7 @@ def test_baseline_alpha_keeps_within_its_errors():
 def literal_growth(branch, alpha, size, log2_points, replicates):
     """One application of the map to the uninformed solution with a small m or theta put in."""
     nodes = se.replicate_nodes(BASE, log2_points, replicates, 0)
-    point = se.solve_on(BASE, alpha, "uninformed", nodes)
+    point = solve_on(BASE, alpha, "uninformed", nodes)
     factors = []
     for some, one in zip(nodes, point.replicates, strict=True):
         if branch == "positional":
@@ -201,7 +202,7 @@ def test_onsets_are_where_the_growth_rate_passes_one(branch, value):
     nodes = se.replicate_nodes(BASE, 11, 2, 0)
     for alpha, sign in ((low, -1), (high, 1)):
         for some in nodes:
-            rate = growth_rates(se.solve_on(BASE, alpha, "uninformed", (some,)), (some,))[branch]
+            rate = growth_rates(solve_on(BASE, alpha, "uninformed", (some,)), (some,))[branch]
             assert sign * (rate - 1) > 0
 
 
@@ -230,7 +231,7 @@ def test_growth_rates_of_unequal_tokens_are_what_the_map_does():
         positional_target=((0.7, 0.3), (0.45, 0.55)),
     )
     alpha, nodes = 0.5, se.replicate_nodes(model, 14, 6, 3)
-    point = se.solve_on(model, alpha, "uninformed", nodes)
+    point = solve_on(model, alpha, "uninformed", nodes)
     rates = growth_rates(point, nodes)
     rho, encodings = model.variances, np.asarray(model.encodings)
     size = 0.02
@@ -311,7 +312,7 @@ def test_the_bracket_holds_a_change_of_sign_in_every_replicate():
 
 def test_the_semantic_growth_rate_is_built_from_the_conjugates():
     alpha, nodes = 1.0, se.replicate_nodes(BASE, 10, 1, 0)
-    point = se.solve_on(BASE, alpha, "uninformed", nodes)
+    point = solve_on(BASE, alpha, "uninformed", nodes)
     minima = se.solve_channel(BASE, nodes[0], point.overlaps)
     spread = np.sqrt(point.q)
     fields, noise = nodes[0].target_fields[:, 0], nodes[0].noise[:, 0]

@@ -8,7 +8,7 @@ import pytest
 from scipy.optimize import minimize, minimize_scalar
 from scipy.stats import t as student
 
-from attnphase import ConvergenceError, FixedPoint, Model, Overlaps, solve, trace
+from attnphase import ConvergenceError, FixedPoint, Model, Overlaps, solve, solver, trace
 from attnphase import state_evolution as se
 from attnphase.model import attention_matrix
 from attnphase.proximal import Minima, channel_loss, descend, exchange, target_inverse
@@ -112,7 +112,7 @@ def points():
     """One cheap fixed point on each branch."""
     return {
         branch: solve(BASE, ALPHA, branch, log2_points=10, replicates=2)
-        for branch in se.BRANCHES
+        for branch in solver.BRANCHES
     }
 
 
@@ -457,14 +457,14 @@ def test_slope_of_the_train_loss_is_the_mean_envelope(points):
         assert slope == pytest.approx(point.mean_envelope, rel=1e-4)
 
 
-@pytest.mark.parametrize("branch", se.BRANCHES)
+@pytest.mark.parametrize("branch", solver.BRANCHES)
 def test_same_seed_same_result_in_every_digit(points, branch):
     assert same(solve(BASE, ALPHA, branch, log2_points=10, replicates=2), points[branch])
     other = solve(BASE, ALPHA, branch, log2_points=10, replicates=2, seed=1)
     assert other.q != points[branch].q
 
 
-@pytest.mark.parametrize("branch", se.BRANCHES)
+@pytest.mark.parametrize("branch", solver.BRANCHES)
 def test_the_start_does_not_matter(points, branch):
     """Up to single nodes that may settle on either side of the tie: a few nodes' weight of 2^10."""
     point = points[branch]
@@ -855,7 +855,7 @@ def test_weights_trained_at_finite_dimension_have_these_overlaps(branch):
 def divided():
     """Nodes, overlaps and minima with rivals, two of which are divided by a constructed tie."""
     nodes = se.make_nodes(BASE, 10, 3)
-    overlaps = se._pack(BASE, 0.3, 110.0, np.array([0.1]), 0.2)
+    overlaps = se.overlaps_of_weights(BASE, 0.3, 110.0, np.array([0.1]), 0.2)
     minima = se.solve_channel(BASE, nodes, overlaps)
     chosen = np.zeros(len(minima.rivals), dtype=bool)
     chosen[[1, 4]] = True
@@ -889,7 +889,7 @@ def test_a_fixed_point_on_a_tie_is_exact_and_says_so():
 def test_the_final_search_finds_minima_that_the_iteration_missed(monkeypatch):
     nodes = se.make_nodes(BASE, 10, 3)
     start = solve(BASE, 0.3, "uninformed", log2_points=10).overlaps
-    right = se._solve_replicate(BASE, 0.3, "uninformed", nodes, start, 1e-8)
+    right = solver._solve_replicate(BASE, 0.3, "uninformed", nodes, start, 1e-8)
     search, calls = se.find_minima, []
 
     def blind_at_first(center, precision, target, variances, inverse):
@@ -901,8 +901,8 @@ def test_the_final_search_finds_minima_that_the_iteration_missed(monkeypatch):
         return Minima(fields, envelope, none, fields[..., none], envelope[none])
 
     monkeypatch.setattr(se, "find_minima", blind_at_first)
-    monkeypatch.setattr(se, "SEARCH_RADIUS", np.inf)
-    found = se._solve_replicate(BASE, 0.3, "uninformed", nodes, start, 1e-8)
+    monkeypatch.setattr(solver, "SEARCH_RADIUS", np.inf)
+    found = solver._solve_replicate(BASE, 0.3, "uninformed", nodes, start, 1e-8)
     assert len(calls) > 2
     assert found.train_loss == pytest.approx(right.train_loss, rel=1e-7)
 
