@@ -25,7 +25,7 @@ LINK = re.compile(r"\]\(([^)#\s]+\.(?:ipynb|md))[^)]*\)")
 # Phrases that stand where a reason should.
 WAVES = re.compile(
     r"\b(?:one (?:easily )?finds|it (?:can|may) (?:easily )?be shown|one can (?:easily )?show"
-    r"|clearly|obvious(?:ly)?|trivial(?:ly)?|straightforward(?:ly)?"
+    r"|clearly|obviously|trivially|straightforward(?:ly)?"
     r"|(?:it is )?easy to (?:see|show)|easily (?:seen|shown)|it is well known that)\b",
     re.IGNORECASE,
 )
