@@ -76,23 +76,25 @@ def resolve(name):
     is no such thing.
     """
     name, _, argument = name.removesuffix(")").partition("(")
-    first, *rest = name.split(".")
-    found = importlib.import_module(first)
-    path = first
-    for part in rest:
-        path += f".{part}"
-        if hasattr(found, part):
-            found = getattr(found, part)
-        elif part in getattr(found, "__dataclass_fields__", {}):
-            found = {field.name: field.type for field in dataclasses.fields(found)}[part]
-        else:
-            try:
-                found = importlib.import_module(path)
-            except ImportError:
-                raise AttributeError(f"{path} does not exist") from None
-    if argument and argument not in inspect.signature(found).parameters:
-        raise AttributeError(f"{name} has no argument {argument!r}")
-    return found
+    parts = name.split(".")
+    for depth in range(1, len(parts) + 1):  # a function may have the name of the module it is in
+        try:
+            found = importlib.import_module(".".join(parts[:depth]))
+            for part in parts[depth:]:
+                found = member(found, part)
+        except (ImportError, AttributeError):
+            continue
+        if argument and argument not in inspect.signature(found).parameters:
+            raise AttributeError(f"{name} has no argument {argument!r}")
+        return found
+    raise AttributeError(f"{name} does not exist")
+
+
+def member(owner, part):
+    """Attribute of ``owner``, or the type of its dataclass field."""
+    if part in getattr(owner, "__dataclass_fields__", {}):
+        return {field.name: field.type for field in dataclasses.fields(owner)}[part]
+    return getattr(owner, part)
 
 
 def python_names(cell):
@@ -160,6 +162,7 @@ def test_names_resolve_as_attributes_fields_modules_and_arguments():
     assert resolve("attnphase.FixedPoint.m") is attnphase.FixedPoint.m
     assert resolve("attnphase.state_evolution.Overlaps") is attnphase.Overlaps
     assert resolve("attnphase.solve(alpha)") is attnphase.solve
+    assert resolve("attnphase.solver") is importlib.import_module("attnphase.solver")
 
 
 def test_equation_labels_are_unique():
