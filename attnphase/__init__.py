@@ -1,26 +1,32 @@
 """attnphase: a solvable phase transition between positional and semantic attention."""
 
 from attnphase.baseline import LinearBaseline, linear_baseline
+from attnphase.message_passing import message_passing
 from attnphase.model import Model
 from attnphase.phases import Threshold, baseline_alpha, critical_alpha, onset_alpha
 from attnphase.proximal import ConvergenceError
 from attnphase.solver import FixedPoint, solve, trace
 from attnphase.state_evolution import Conjugates, Overlaps
+from attnphase.training import Dataset, Trained, sample
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Conjugates",
     "ConvergenceError",
+    "Dataset",
     "FixedPoint",
     "LinearBaseline",
     "Model",
     "Overlaps",
     "Threshold",
+    "Trained",
     "baseline_alpha",
     "critical_alpha",
     "linear_baseline",
+    "message_passing",
     "onset_alpha",
+    "sample",
     "solve",
     "trace",
 ]

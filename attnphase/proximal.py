@@ -30,33 +30,49 @@ class ConvergenceError(RuntimeError):
         self.state = state
 
 
-def channel_loss(target: Array, fields: Array, variances: Array) -> Array:
+def channel_loss(target: Array, fields: Array, metric: Array) -> Array:
     """Loss of the channel for given target attention and student fields.
 
-    target: ``T``, shape (L, L, N); fields: ``z``, shape (L, r, N); variances: ``s``, shape (L,).
-    Returns ``sum_{i,l} s_l (T_il - S[z]_il)^2``, shape (N,).
+    target: ``T``, shape (L, L, N), its rows sum to 1; fields: ``z``, shape (L, r, N).
+    metric: in the limit of large d the token variances ``s``, shape (L,); for single sentences
+    at finite d the Gram matrices ``G`` of their tokens, shape (L, L, N).
+    Returns ``sum_{i,l} s_l (S[z] - T)_il^2``, or ``sum_{i,k,l} (S[z] - T)_ik G_kl (S[z] - T)_il``,
+    shape (N,).
     """
-    attention = attention_matrix(fields)
-    return np.einsum("l,ilp,ilp->p", variances, attention - target, attention - target)
+    error = attention_matrix(fields) - target
+    return (error * _weigh(metric, error)).sum(axis=(0, 1))
 
 
-def channel_derivatives(target: Array, fields: Array, variances: Array) -> tuple[Array, ...]:
+def _weigh(metric: Array, error: Array) -> Array:
+    """``error``, shape (L, L, ..., N), with its second axis contracted with the metric."""
+    if metric.ndim == 1:
+        return metric.reshape((-1,) + (1,) * (error.ndim - 2)) * error
+    return np.einsum("klp,ik...p->il...p", metric, error)
+
+
+def metric_of(metric: Array, nodes: Array | slice) -> Array:
+    """The metric of the sentences ``nodes``: variances are those of all."""
+    return metric if metric.ndim == 1 else metric[..., nodes]
+
+
+def channel_derivatives(target: Array, fields: Array, metric: Array) -> tuple[Array, ...]:
     """Half the channel's loss with its gradient and Hessian in the fields.
 
     Shapes as in `channel_loss`. Returns ``loss / 2`` (N,), gradient (L, r, N) and
     Hessian (L, r, L, r, N).
     """
     if len(fields) == 2:
-        return _two_token_derivatives(target, fields, variances)
-    return _any_length_derivatives(target, fields, variances)
+        return _two_token_derivatives(target, fields, metric)
+    return _any_length_derivatives(target, fields, metric)
 
 
-def _two_token_derivatives(target: Array, fields: Array, variances: Array) -> tuple[Array, ...]:
+def _two_token_derivatives(target: Array, fields: Array, metric: Array) -> tuple[Array, ...]:
     """`channel_derivatives` for two tokens, about ten times faster than the general form.
 
     Row i of the attention has one free entry, the attention to the other token j,
     ``p_i = 1 / (1 + exp(-c_i))`` with ``c_i = z_i . (z_j - z_i)``; the row's half loss is
-    ``(s_1 + s_2) (p_i - T_ij)^2 / 2``.
+    ``(s_1 + s_2) (p_i - T_ij)^2 / 2``, with ``G_11 + G_22 - 2 G_12`` for ``s_1 + s_2`` where the
+    metric is a matrix.
     """
     rank, count = fields.shape[1:]
     other = fields[::-1]
@@ -64,8 +80,8 @@ def _two_token_derivatives(target: Array, fields: Array, variances: Array) -> tu
     attention = 1.0 / (1.0 + np.exp(np.minimum(-logit, 700.0)))
     error = attention - np.stack((target[0, 1], target[1, 0]))
     slope = attention * (1.0 - attention)
-    scale = variances.sum()
-    value = (0.5 * scale) * (error * error).sum(axis=0)
+    scale = metric.sum() if metric.ndim == 1 else metric[0, 0] + metric[1, 1] - 2.0 * metric[0, 1]
+    value = 0.5 * scale * (error * error).sum(axis=0)
     first = scale * error * slope  # d(loss/2)/d c_i
     second = scale * slope * (slope + error * (1.0 - 2.0 * attention))
     own = other - 2.0 * fields  # d c_i / d z_i; d c_i / d z_j = z_i
@@ -84,59 +100,45 @@ def _two_token_derivatives(target: Array, fields: Array, variances: Array) -> tu
     return value, gradient, hessian
 
 
-def _any_length_derivatives(target: Array, fields: Array, variances: Array) -> tuple[Array, ...]:
+def _any_length_derivatives(target: Array, fields: Array, metric: Array) -> tuple[Array, ...]:
     """`channel_derivatives` for any number of tokens.
 
     With ``a_ij = z_i . z_j``, row i contributes through ``B_ij = d(loss/2)/d a_ij`` and
-    ``C^i_jn = d B_ij / d a_in``; the chain rule ``d a_ij / d z_k`` does the rest.
+    ``C^i_mn = d B_im / d a_in``; the chain rule ``d a_ij / d z_k`` does the rest.
     """
-    length, rank = fields.shape[:2]
-    weight = variances[None, :, None]
+    tokens = np.arange(len(fields))
     attention = attention_matrix(fields)
     error = attention - target
-    weighted = weight * error
+    weighted = _weigh(metric, error)
     value = 0.5 * (weighted * error).sum(axis=(0, 1))
     product = attention * weighted
     first = product - attention * product.sum(axis=1, keepdims=True)  # B
     pair = first + first.swapaxes(0, 1)
     gradient = (pair[:, :, None] * fields[None]).sum(axis=1)
-    # C^i = diag(diagonal_i) - side_i attention_i^T - attention_i side_i^T
-    square = weight * attention * attention
-    diagonal = first + square
-    side = diagonal - 0.5 * attention * square.sum(axis=1, keepdims=True)
-    mean = (attention[:, :, None] * fields[None]).sum(axis=1)  # (L, r, N)
-    tilt = (side[:, :, None] * fields[None]).sum(axis=1)
-    # bend[i, m, a] = sum_n C^i_mn z_na
-    bend = (
-        diagonal[:, :, None] * fields[None]
-        - side[:, :, None] * mean[:, None]
-        - attention[:, :, None] * tilt[:, None]
-    )
-    hessian = np.empty((length, rank, length, rank, fields.shape[2]))
-    tokens = np.arange(length)
-    for a in range(rank):
-        for b in range(rank):
-            scale = (fields[:, a] * fields[:, b])[:, None]
-            outer = ((scale * side)[:, :, None] * attention[:, None]).sum(axis=0)
-            cross = fields[:, None, b] * bend[:, :, a]
-            block = cross + (fields[:, None, a] * bend[:, :, b]).swapaxes(0, 1)
-            block -= outer + outer.swapaxes(0, 1)
-            if a == b:
-                block += pair
-            on_token = (fields[None, :, a] * bend[:, :, b]).sum(axis=1)
-            block[tokens, tokens] += on_token + (scale * diagonal).sum(axis=0)
-            hessian[:, a, :, b] = block
-    return value, gradient, hessian
+    slope = -attention[:, :, None] * attention[:, None]  # d S_im / d a_in, as (i, m, n, p)
+    slope[:, tokens, tokens] += attention
+    curve = np.einsum("ilmp,ilnp->imnp", slope, _weigh(metric, slope))  # C
+    cross = first[:, :, None] * attention[:, None]
+    curve -= cross + cross.swapaxes(1, 2)
+    curve[:, tokens, tokens] += first
+    bend = np.einsum("imnp,nap->imap", curve, fields)
+    blocks = np.einsum("ikmp,iabp->kambp", curve, fields[:, :, None] * fields[:, None])
+    blocks += np.einsum("kmap,kbp->kambp", bend, fields)
+    blocks += np.einsum("mkbp,map->kambp", bend, fields)
+    blocks[tokens, :, tokens] += np.einsum("map,kmbp->kabp", fields, bend)
+    for a in range(fields.shape[1]):
+        blocks[:, a, :, a] += pair
+    return value, gradient, blocks
 
 
-def objective(fields: Array, center: Array, precision: Array, target: Array, variances: Array):
+def objective(fields: Array, center: Array, precision: Array, target: Array, metric: Array):
     """Objective of the proximal problem with its gradient and Hessian in ``fields``.
 
     fields, center: ``z`` and ``w``, shape (L, r, N); precision: ``V^{-1}``, shape (L, r, r);
-    target, variances: as in `channel_loss`. Returns arrays of the shapes that
+    target, metric: as in `channel_loss`. Returns arrays of the shapes that
     `channel_derivatives` returns.
     """
-    value, gradient, hessian = channel_derivatives(target, fields, variances)
+    value, gradient, hessian = channel_derivatives(target, fields, metric)
     offset = fields - center
     pull = (precision[..., None] * offset[:, None]).sum(axis=2)
     value += 0.5 * (offset * pull).sum(axis=(0, 1))
@@ -171,7 +173,7 @@ def newton_direction(hessian: Array, gradient: Array) -> Array:
     return step
 
 
-def descend(start: Array, center: Array, precision: Array, target: Array, variances: Array):
+def descend(start: Array, center: Array, precision: Array, target: Array, metric: Array):
     """Local minimum of the proximal objective that is reached from ``start``, node by node.
 
     Damped Newton iteration; a step that does not lower the objective is shortened fourfold.
@@ -183,7 +185,7 @@ def descend(start: Array, center: Array, precision: Array, target: Array, varian
 
     def evaluate(fields, nodes):
         value, gradient, hessian = objective(
-            fields, center[..., nodes], precision, target[..., nodes], variances
+            fields, center[..., nodes], precision, target[..., nodes], metric_of(metric, nodes)
         )
         gradient = gradient.reshape(size, -1)
         step = newton_direction(hessian.reshape(size, size, -1), gradient)
@@ -276,7 +278,7 @@ def target_inverse(target: Array) -> Array:
 
 
 def find_minima(
-    center: Array, precision: Array, target: Array, variances: Array, inverse: Array
+    center: Array, precision: Array, target: Array, metric: Array, inverse: Array
 ) -> Minima:
     """Global search: descend from ``w``, from the target's inverse and from its negative.
 
@@ -284,7 +286,7 @@ def find_minima(
     have had at most two minima wherever they were counted, and these starts found the lower one
     on every node that was compared with a grid of 81 starts.
     """
-    problem = (center, precision, target, variances)
+    problem = (center, precision, target, metric)
     found = [descend(start, *problem) for start in (center, inverse, -inverse)]
     fields = np.stack([pair[0] for pair in found])
     values = np.stack([pair[1] for pair in found])
@@ -309,7 +311,7 @@ def follow_minima(
     center: Array,
     precision: Array,
     target: Array,
-    variances: Array,
+    metric: Array,
     inverse: Array | None = None,
     lead: bool = True,
 ) -> Minima:
@@ -321,7 +323,7 @@ def follow_minima(
     as the loss is not negative, a lower minimum lies in the ball
     ``(z - w)^T V^{-1} (z - w) < 2 M``, and only nodes whose ball meets the plane are tried.
     """
-    problem = (center, precision, target, variances)
+    problem = (center, precision, target, metric)
     fields, envelope = descend(minima.fields, *problem)
     rivals = minima.rivals
     starts = minima.rival_fields
@@ -338,7 +340,7 @@ def follow_minima(
         order = rivals.argsort()
         rivals, starts = rivals[order], starts[..., order]
     rival_fields, rival_envelope = descend(
-        starts, center[..., rivals], precision, target[..., rivals], variances
+        starts, center[..., rivals], precision, target[..., rivals], metric_of(metric, rivals)
     )
     apart = (np.abs(rival_fields - fields[..., rivals]) >= DISTINCT).any(axis=(0, 1))
     rivals, rival_fields = rivals[apart], rival_fields[..., apart]
