@@ -4,7 +4,7 @@
 
     {"equation": label, "wrong": the mistake in words, "old": code, "new": code}
 
-where ``old`` occurs exactly once in the chapter's code. The chapter must run as it stands, and
+where ``label`` is that of an equation or of a proved statement (a lemma) in the book, and where ``old`` occurs exactly once in the chapter's code. The chapter must run as it stands, and
 must stop at an AssertionError, and at nothing else, when ``old`` is replaced by ``new``.
 """
 
@@ -26,7 +26,8 @@ BOOK = ROOT / "book"
 MUTANTS = ROOT / "tests" / "mutants"
 DERIVATIONS = sorted(p for part in ("glm", "state_evolution") for p in BOOK.glob(f"{part}/*.ipynb"))
 KEYS = {"equation", "wrong", "old", "new"}
-LABEL = re.compile(r"^[ ]*\$\$[ ]*\(([^)\s]+)\)[ ]*$", re.MULTILINE)
+EQUATION = re.compile(r"^[ ]*\$\$[ ]*\(([^)\s]+)\)[ ]*$", re.MULTILINE)
+STATEMENT = re.compile(r"^:label:[ ]*((?:lemma|theorem|proposition|corollary)-\S+)", re.MULTILINE)
 
 
 def read_cells(path, kind):
@@ -36,11 +37,12 @@ def read_cells(path, kind):
 
 @functools.cache
 def book_labels():
-    """How often each equation label is defined in the book."""
+    """How often the label of each equation or proved statement is defined in the book."""
     pages = [page.read_text(encoding="utf-8") for page in BOOK.rglob("*.md")]
     for path in BOOK.rglob("*.ipynb"):
         pages += read_cells(path, "markdown")
-    return Counter(label for page in pages for label in LABEL.findall(page))
+    found = (EQUATION.findall(page) + STATEMENT.findall(page) for page in pages)
+    return Counter(label for labels in found for label in labels)
 
 
 def run(cells, path):
@@ -149,7 +151,8 @@ def test_mutant_is_well_formed(file, mutant):
 
 
 def test_ten_equations_of_the_book_have_mutants():
-    assert len({param.values[1]["equation"] for param in listed_mutants()}) >= 10
+    labels = {param.values[1]["equation"] for param in listed_mutants()}
+    assert len([label for label in labels if label.startswith("eq-")]) >= 10
 
 
 @pytest.mark.slow
