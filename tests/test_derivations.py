@@ -4,8 +4,9 @@
 
     {"equation": label, "wrong": the mistake in words, "old": code, "new": code}
 
-where ``label`` is that of an equation or of a proved statement (a lemma) in the book, and where ``old`` occurs exactly once in the chapter's code. The chapter must run as it stands, and
-must stop at an AssertionError, and at nothing else, when ``old`` is replaced by ``new``.
+where ``label`` is that of an equation or of a proved statement (a lemma) in the book, and
+``old`` occurs exactly once in the chapter's code. The chapter must run as it stands, and must
+stop at an AssertionError, and at nothing else, when ``old`` is replaced by ``new``.
 """
 
 import ast
