@@ -293,7 +293,7 @@ def _finish(
     converged: bool,
     held_from: int | None,
 ) -> Trained:
-    response, excited = _consistent_response(dataset, messages, held_from)
+    response, rivals, excited = _consistent_response(dataset, messages, held_from)
     return trained_layer(
         dataset,
         messages.weights,
@@ -301,14 +301,15 @@ def _finish(
         converged,
         V=float(response[0]),
         held_from=held_from,
+        rivals=rivals,
         excited=excited,
     )
 
 
 def _consistent_response(
     dataset: Dataset, messages: Messages, held_from: int | None
-) -> tuple[Array, int]:
-    """Response that is consistent with the weights, and the number of excited sentences.
+) -> tuple[Array, int, int]:
+    """Response that is consistent with the weights; `Trained.rivals` and `Trained.excited`.
 
     The pull of each sentence is that of its field z, whatever V; with ``w = z - V g`` the
     stiffness is a function of V, and V of the stiffness.
@@ -327,5 +328,6 @@ def _consistent_response(
             break
         if np.abs(response - last).max() <= RESPONSE_TOLERANCE * last.max():
             here = objective(fields, *channel[:-1])[0]
-            return response, int((here > lowest.envelope + EXCITED).sum())
+            excited = (here > lowest.envelope + EXCITED).sum()
+            return response, len(lowest.rivals), int(excited)
     raise ConvergenceError("no response is consistent with the weights", messages)

@@ -223,8 +223,8 @@ class Trained:
     q, m, theta: overlaps of token 1 (arrays for all tokens: `Dataset.overlaps`). V: response, in
     message passing only. history: the course. iterations: their number. converged: whether the
     tolerance was reached. held_from: iteration from which the response was held (see
-    `message_passing`), None if it never was; excited: number of sentences whose proximal problem
-    is left in a minimum that is not its lowest.
+    `message_passing`), None if it never was; rivals: number of sentences whose proximal problem has
+    a second minimum; excited: number of those that are left in the higher one.
     """
 
     weights: Array
@@ -239,6 +239,7 @@ class Trained:
     iterations: int
     converged: bool
     held_from: int | None
+    rivals: int
     excited: int
 
 
@@ -249,6 +250,7 @@ def trained_layer(
     converged: bool,
     V: float | None = None,  # noqa: N803 - the symbol of the text
     held_from: int | None = None,
+    rivals: int = 0,
     excited: int = 0,
 ) -> Trained:
     """`Trained` with what can be measured at the weights, shape (d, r)."""
@@ -268,6 +270,7 @@ def trained_layer(
         iterations=len(history.change),
         converged=converged,
         held_from=held_from,
+        rivals=rivals,
         excited=excited,
     )
 

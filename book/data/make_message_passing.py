@@ -52,7 +52,7 @@ def tracked(dimension: int, seed: int, start: str) -> dict:
 
 
 RESULTS = ("q", "m", "theta", "V", "train_loss", "test_error", "gradient", "iterations")
-RESULTS += ("held_from", "excited")
+RESULTS += ("held_from", "rivals", "excited")
 KINDS = {"fixed_points": (FIXED_POINTS, fixed_point), "tracks": (TRACKS, tracked)}
 
 
