@@ -45,7 +45,7 @@ KEEP_FRACTION, OTHER = {"semantic": 0.5}, 0.85
 #: Standard deviation, in the fields w, of the kernel that counts the sentences at a jump.
 KERNEL = 0.05
 #: The iteration is stuck when its change has not halved in so many steps.
-PATIENCE = 40
+PATIENCE = 100
 #: To settle, the response is held at this fraction, and this share of the old values is kept.
 HELD_RESPONSE, HELD_KEEP_FRACTION = 0.8, 0.75
 #: Relative accuracy of the response at the solution, and limit of iterations for it.
@@ -192,7 +192,7 @@ def message_passing(
     many.
 
     Where proximal operators jump, single sentences can go on changing their minimum for ever, and
-    the weights with them. When the change has not halved in 40 iterations, the response is
+    the weights with them. When the change has not halved in 100 iterations, the response is
     therefore held at 0.8 of its value, at which fewer proximal problems have a second minimum, and
     the iteration goes on from there (`Trained.held_from`). A fixed point is a critical point of
     the risk whatever the response; the ``V`` of the result is the one that is consistent with it.
