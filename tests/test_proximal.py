@@ -464,3 +464,167 @@ def test_blocks_of_nodes_do_not_change_the_channel():
     followed = solve_channel(model, nodes, overlaps, blocked, search=True)
     np.testing.assert_allclose(followed.envelope, whole.envelope, rtol=0, atol=SLACK)
     assert np.isin(whole.rivals, followed.rivals).all()
+
+
+# --- single sentences: the Gram matrices of their tokens as the metric --------------------------
+
+MATRIX_SHAPES = [(2, 1), (2, 2), (3, 1), (3, 2), (4, 1), (4, 2)]
+
+
+def matrix_problem(rng, length, rank, count, stiffness=0.2):
+    """Random proximal problems, each with a metric of its own, shape (L, L, N)."""
+    center, precision, target, _ = problem(rng, length, rank, count, stiffness)
+    return center, precision, target, 0.3 * positive_definite(rng, length, count)
+
+
+def literal_matrix_loss(target, z, metric):
+    """sum_ikl (S - T)_ik G_kl (S - T)_il for one sentence, entry by entry."""
+    length, rank = z.shape
+    total = 0.0
+    for i in range(length):
+        weights = [exp(sum(z[i, a] * z[j, a] for a in range(rank))) for j in range(length)]
+        gap = [weights[j] / sum(weights) - target[i, j] for j in range(length)]
+        for k in range(length):
+            for l in range(length):  # noqa: E741 - the index of the text
+                total += gap[k] * metric[k, l] * gap[l]
+    return total
+
+
+@pytest.mark.parametrize(("length", "rank"), MATRIX_SHAPES)
+def test_loss_with_gram_matrices_is_the_literal_sum(length, rank):
+    rng = np.random.default_rng(200 + length * 10 + rank)
+    fields, _, target, metric = matrix_problem(rng, length, rank, 20)
+    loss = px.channel_loss(target, fields, metric)
+    half = px.channel_derivatives(target, fields, metric)[0]
+    general = px._any_length_derivatives(target, fields, metric)[0]
+    for node in range(20):
+        one = target[..., node], fields[..., node], metric[..., node]
+        expected = literal_matrix_loss(*one)
+        assert loss[node] == pytest.approx(expected, rel=1e-12)
+        assert half[node] == pytest.approx(expected / 2, rel=1e-12)
+        assert general[node] == pytest.approx(expected / 2, rel=1e-12)
+
+
+@pytest.mark.parametrize(("length", "rank"), MATRIX_SHAPES)
+def test_derivatives_with_gram_matrices_are_central_differences(length, rank):
+    rng = np.random.default_rng(300 + length * 10 + rank)
+    fields, _, target, metric = matrix_problem(rng, length, rank, 60)
+    _, gradient, hessian = px.channel_derivatives(target, fields, metric)
+    step = 1e-5
+    for token in range(length):
+        for a in range(rank):
+            shift = np.zeros((length, rank, 1))
+            shift[token, a] = step
+            up = px.channel_loss(target, fields + shift, metric)
+            down = px.channel_loss(target, fields - shift, metric)
+            slope = (up - down) / (4 * step)
+            np.testing.assert_allclose(gradient[token, a], slope, rtol=1e-6, atol=1e-9)
+            above = px.channel_derivatives(target, fields + shift, metric)[1]
+            below = px.channel_derivatives(target, fields - shift, metric)[1]
+            curvature = (above - below) / (2 * step)
+            np.testing.assert_allclose(hessian[:, :, token, a], curvature, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_two_tokens_with_gram_matrices_equal_the_general_form(rank):
+    rng = np.random.default_rng(400 + rank)
+    fields, _, target, metric = matrix_problem(rng, 2, rank, 500)
+    fields *= rng.uniform(0.0, 4.0, size=500)
+    fast = px._two_token_derivatives(target, fields, metric)
+    general = px._any_length_derivatives(target, fields, metric)
+    for one, other in zip(fast, general, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize(("length", "rank"), MATRIX_SHAPES)
+def test_diagonal_gram_matrices_are_variances(length, rank):
+    rng = np.random.default_rng(500 + length * 10 + rank)
+    fields, _, target, variances = problem(rng, length, rank, 50)
+    metric = np.repeat(np.diag(variances)[..., None], 50, axis=2)
+    np.testing.assert_allclose(
+        px.channel_loss(target, fields, metric),
+        px.channel_loss(target, fields, variances),
+        rtol=1e-13,
+    )
+    parts = (px.channel_derivatives(target, fields, one) for one in (metric, variances))
+    for one, other in zip(*parts, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-14)
+
+
+@pytest.mark.parametrize("length", [2, 3])
+def test_a_metric_that_cannot_see_a_gap_gives_no_loss(length):
+    """The rows of S - T sum to zero: a constant added to G changes nothing."""
+    rng = np.random.default_rng(600 + length)
+    fields, _, target, metric = matrix_problem(rng, length, 1, 30)
+    parts = px.channel_derivatives(target, fields, metric)
+    moved = px.channel_derivatives(target, fields, metric + 0.7)
+    for one, other in zip(parts, moved, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
+
+
+def test_metric_of_selected_sentences():
+    rng = np.random.default_rng(701)
+    metric = positive_definite(rng, 3, 9)
+    nodes = np.array([7, 2, 2])
+    np.testing.assert_array_equal(px.metric_of(metric, nodes), metric[:, :, [7, 2, 2]])
+    assert px.metric_of(metric, slice(None)).shape == metric.shape
+    variances = np.array([0.2, 0.3, 0.4])
+    assert px.metric_of(variances, nodes) is variances
+
+
+@pytest.mark.parametrize(("length", "rank"), [(2, 1), (2, 2), (3, 1)])
+def test_descent_of_many_sentences_is_that_of_each_alone(length, rank):
+    rng = np.random.default_rng(800 + length * 10 + rank)
+    center, precision, target, metric = matrix_problem(rng, length, rank, 40, stiffness=0.02)
+    start = 2 * rng.normal(size=center.shape)
+    fields, envelope = px.descend(start, center, precision, target, metric)
+    gradient = px.objective(fields, center, precision, target, metric)[1]
+    assert np.abs(gradient).max() < 1e-7
+    for node in range(40):
+        one = slice(node, node + 1)
+        single = px.descend(
+            start[..., one], center[..., one], precision, target[..., one], metric[..., one]
+        )
+        np.testing.assert_allclose(single[0], fields[..., one], rtol=0, atol=1e-10)
+        assert single[1][0] == pytest.approx(envelope[node], rel=1e-12)
+
+
+def test_minima_of_many_sentences_are_those_of_each_alone():
+    """The global search and the following, also where second minima are looked for anew."""
+    rng = np.random.default_rng(900)
+    count, length = 120, 2
+    center, precision, target, metric = matrix_problem(rng, length, 1, count, stiffness=0.004)
+    inverse = px.target_inverse(target)
+    found = px.find_minima(center, precision, target, metric, inverse)
+    assert 20 < len(found.rivals) < count
+    moved = center + 0.2 * rng.normal(size=center.shape)
+    ways = {"search": {"inverse": inverse}, "lead": {}, "held": {"lead": False}}
+    followed = {
+        name: px.follow_minima(found, moved, 0.7 * precision, target, metric, **way)
+        for name, way in ways.items()
+    }
+    assert len(np.setdiff1d(followed["search"].rivals, found.rivals)) > 2
+    for node in range(count):
+        at = slice(node, node + 1)
+        own = (target[..., at], metric[..., at])
+        alone = px.find_minima(center[..., at], precision, *own, inverse[..., at])
+        same_minimum(found, node, alone)
+        for name, way in ways.items():
+            way = {key: value[..., at] if key == "inverse" else value for key, value in way.items()}
+            one = px.follow_minima(alone, moved[..., at], 0.7 * precision, *own, **way)
+            same_minimum(followed[name], node, one)
+
+
+def same_minimum(found, node, alone):
+    """What `Minima` of many sentences say of one is what it says alone."""
+    np.testing.assert_allclose(found.fields[..., node], alone.fields[..., 0], rtol=0, atol=1e-8)
+    assert found.envelope[node] == pytest.approx(alone.envelope[0], rel=1e-10, abs=1e-13)
+    assert (node in found.rivals) == (len(alone.rivals) == 1)
+    if len(alone.rivals):
+        place = found.rivals_of(np.array([node]))
+        np.testing.assert_allclose(
+            found.rival_fields[..., place], alone.rival_fields, rtol=0, atol=1e-8
+        )
+        np.testing.assert_allclose(
+            found.rival_envelope[place], alone.rival_envelope, rtol=1e-10, atol=1e-13
+        )
