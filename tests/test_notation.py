@@ -123,6 +123,31 @@ def test_row_has_symbol_meaning_equation_and_names_that_resolve(row):
         resolve(name)
 
 
+BODY = re.compile(r"^[ ]*\$\$[ ]*\n(.*?)\$\$[ ]*\(([^)\s]+)\)", re.MULTILINE | re.DOTALL)
+BODIES = {
+    label: body.rpartition("$$")[2] for t in PROSE.values() for body, label in BODY.findall(t)
+}
+TOKEN = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
+DECORATIONS = {r"\hat", r"\mathcal", r"\mathbb", r"\operatorname", r"\pm"}
+# Symbols that the sentence around the equation brings in, not the equation.
+NAMED_BESIDE = {"$J$", r"$\epsilon_t$", r"$\alpha_l$"}
+
+
+def base_letter(symbol):
+    """First letter (or TeX name of one) of the first formula in a cell; None without a formula."""
+    formula = re.match(r"\$([^$]+)\$", symbol)
+    letters = TOKEN.findall(formula[1]) if formula else []
+    return next((one for one in letters if one not in DECORATIONS), None)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_an_equation_of_the_row_contains_its_symbol(row):
+    labels, letter = re.findall(ROLE % "eq", row[2]), base_letter(row[0])
+    if not labels or letter is None or row[0] in NAMED_BESIDE:
+        return
+    assert any(letter in TOKEN.findall(BODIES.get(label, "")) for label in labels), (letter, labels)
+
+
 def test_every_symbol_has_one_row():
     symbols = Counter(row[0] for row in ROWS)
     assert [symbol for symbol, count in symbols.items() if count > 1] == []
