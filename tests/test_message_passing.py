@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from attnphase import ConvergenceError, Model, Trained, message_passing, sample, solve
 from attnphase import state_evolution as se
@@ -491,6 +492,24 @@ def test_jump_part_of_the_stiffness_is_the_slope_of_the_mean_pull_that_jumps(
             products.append(jump * move / width**2)
     expected = -np.mean(products, axis=0) / dataset.dimension
     np.testing.assert_allclose(found, expected, rtol=accuracy)
+
+
+def test_jump_part_of_the_stiffness_is_a_gaussian_of_the_distance_from_the_jump():
+    """Sentence by sentence: D_l^2 N(x; 0, 0.05^2) / ||D||, x = (M_1 - M_2) / ||D||."""
+    dataset = sample(UNEQUAL, 2.0, 100, 5)
+    response = 28.0 * UNEQUAL.variances / 0.25
+    center = dataset.fields(weights_at(dataset, 0.0, 0.0, 0.3))
+    minima = find_minima(*channel(dataset, center, response), dataset.inverse)
+    found = stiffness(dataset, alone(minima), response) - stiffness(dataset, minima, response)
+    expected = np.zeros(2)
+    for place, node in enumerate(minima.rivals):
+        first, second = minima.fields[:, 0, node], minima.rival_fields[:, 0, place]
+        jump = second / response - first / response
+        size = np.sqrt(jump[0] ** 2 + jump[1] ** 2)
+        distance = (minima.rival_envelope[place] - minima.envelope[node]) / size
+        expected += jump**2 / size * norm.pdf(distance, scale=0.05) / 100
+    assert len(minima.rivals) > 10
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 # --- the centres, and state evolution ---------------------------------------------------------
