@@ -12,7 +12,14 @@ from scipy.stats import norm
 from attnphase import ConvergenceError, Model, Trained, message_passing, sample, solve
 from attnphase import state_evolution as se
 from attnphase.message_passing import Messages, first_messages, iterate, stiffness, track
-from attnphase.proximal import Minima, channel_derivatives, descend, find_minima, objective
+from attnphase.proximal import (
+    Minima,
+    channel_derivatives,
+    descend,
+    exchange,
+    find_minima,
+    objective,
+)
 from attnphase.quadrature import sobol_normals
 from attnphase.training import expected_test_error, starting_weights
 
@@ -385,6 +392,18 @@ def test_an_iteration_by_hand(model):
     for token in range(model.length):
         summed = summed + pull[token, 0] @ dataset.tokens[:, token] / np.sqrt(250)
     np.testing.assert_allclose(new.weights[:, 0], summed / total, rtol=1e-9, atol=1e-11)
+
+
+def test_the_lower_minimum_leads():
+    """Sentences that come in with their minima exchanged are put right."""
+    dataset = sample(BASE, ALPHA, 200, 5)
+    first = first_messages(dataset, weights_at(dataset, 0.0, 0.0, 0.3), 100.0)
+    old = iterate(dataset, first, 0.9)
+    assert len(old.minima.rivals) > 10
+    swapped = exchange(old.minima, np.ones(len(old.minima.rivals), bool))
+    one, other = (iterate(dataset, state, 0.9) for state in (old, replace(old, minima=swapped)))
+    assert not one.minima.misplaced().any()
+    np.testing.assert_allclose(other.weights, one.weights, rtol=0, atol=1e-9)
 
 
 def test_keep_fraction_is_the_share_of_the_old_state():
