@@ -17,9 +17,12 @@ and its state evolution".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
+from scipy.optimize import brentq
 
 from attnphase.model import Array, check_integer, check_number
 from attnphase.proximal import (
@@ -48,8 +51,8 @@ KERNEL = 0.05
 PATIENCE = 100
 #: To settle, the response is held at this fraction, and this share of the old values is kept.
 HELD_RESPONSE, HELD_KEEP_FRACTION = 0.8, 0.75
-#: Relative accuracy of the response at the solution, and limit of iterations for it.
-RESPONSE_TOLERANCE, RESPONSE_ITERATIONS = 1e-6, 500
+#: Relative accuracy of the response at the solution, and factors in the search for it.
+RESPONSE_TOLERANCE, RESPONSE_STRIDE, RESPONSE_RANGE = 1e-8, 1.01, 3.0
 #: A sentence whose envelope is this far above the lowest is in another minimum.
 EXCITED = 1e-6
 
@@ -195,7 +198,8 @@ def message_passing(
     the weights with them. When the change has not halved in 100 iterations, the response is
     therefore held at 0.8 of its value, at which fewer proximal problems have a second minimum, and
     the iteration goes on from there (`Trained.held_from`). A fixed point is a critical point of
-    the risk whatever the response; the ``V`` of the result is the one that is consistent with it.
+    the risk whatever the response; the ``V`` of the result is the one that is consistent with it,
+    or nan if there is none nearby.
 
     Takes two products with the matrix of tokens an iteration, and memory for some arrays of one
     field per token, beside the dataset itself. Which fixed point a start leads to is not
@@ -216,10 +220,10 @@ def message_passing(
         )
     if keep_fraction is None:
         keep_fraction = KEEP_FRACTION.get(start, OTHER) if isinstance(start, str) else OTHER
-    elif keep_fraction != 0:
-        check_number("keep_fraction", keep_fraction, 0.0, 1.0)
+    _check_share(keep_fraction)
     check_number("tolerance", tolerance, 0.0, 1.0)
     check_integer("iterations", iterations, 1, 10**6)
+    check_integer("seed", seed, 0, 2**63 - 1)
     messages = first_messages(dataset, starting_weights(dataset, start, seed))
     course: list[tuple[float, ...]] = []
     held_from, step = None, iterate
@@ -272,6 +276,11 @@ def _history(course: list[tuple[float, ...]]) -> History:
     return History(q=q, m=m, theta=theta, train_loss=train_loss, change=change, V=response)
 
 
+def _check_share(value: object) -> None:
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 <= value < 1:
+        raise ValueError(f"keep_fraction must be a number from 0 to below 1, got {value!r}")
+
+
 def _stuck(changes: list[float]) -> bool:
     early, late = changes[:-PATIENCE], changes[-PATIENCE:]
     return bool(early) and min(late) > 0.5 * min(early)
@@ -299,7 +308,7 @@ def _finish(
         messages.weights,
         _history(course),
         converged,
-        V=float(response[0]),
+        V=response,
         held_from=held_from,
         rivals=rivals,
         excited=excited,
@@ -308,26 +317,45 @@ def _finish(
 
 def _consistent_response(
     dataset: Dataset, messages: Messages, held_from: int | None
-) -> tuple[Array, int, int]:
-    """Response that is consistent with the weights; `Trained.rivals` and `Trained.excited`.
+) -> tuple[float, int, int]:
+    """Response of token 1 that is consistent with the weights; `Trained.rivals` and ``excited``.
 
-    The pull of each sentence is that of its field z, whatever V; with ``w = z - V g`` the
-    stiffness is a function of V, and V of the stiffness.
+    The pull of each sentence is that of its field z, whatever V. With ``w = z - V g`` the
+    stiffness is a function of V, and V of the stiffness: the root nearest to the last V is taken,
+    nan if there is none within a factor of `RESPONSE_RANGE`.
     """
     model = dataset.model
     fields = messages.fields
     pull = -channel_derivatives(dataset.target, fields, dataset.metric)[1]
-    response = messages.response / (1.0 if held_from is None else HELD_RESPONSE)
-    for _ in range(RESPONSE_ITERATIONS):
-        center = fields - response[:, None, None] * pull
-        channel = _channel(dataset, center, response)
-        lowest = find_minima(*channel)
-        total = model.regularization + model.variances @ stiffness(dataset, lowest, response)
-        last, response = response, 0.5 * (response + model.variances / total)
-        if not total > 0:
-            break
-        if np.abs(response - last).max() <= RESPONSE_TOLERANCE * last.max():
-            here = objective(fields, *channel[:-1])[0]
-            excited = (here > lowest.envelope + EXCITED).sum()
-            return response, len(lowest.rivals), int(excited)
-    raise ConvergenceError("no response is consistent with the weights", messages)
+
+    def solve_at(scale: float) -> tuple[tuple[Array, ...], Minima]:
+        response = scale * model.variances
+        channel = _channel(dataset, fields - response[:, None, None] * pull, response)
+        return channel, find_minima(*channel)
+
+    def excess(scale: float) -> float:
+        response = scale * model.variances
+        memory = model.variances @ stiffness(dataset, solve_at(scale)[1], response)
+        return float(1.0 - scale * (model.regularization + memory))
+
+    near = messages.response[0] / model.variances[0]
+    near /= 1.0 if held_from is None else HELD_RESPONSE
+    scale = _nearest_root(excess, float(near))
+    channel, lowest = solve_at(near if np.isnan(scale) else scale)
+    here = objective(fields, *channel[:-1])[0]
+    excited = int((here > lowest.envelope + EXCITED).sum())
+    return scale * float(model.variances[0]), len(lowest.rivals), excited
+
+
+def _nearest_root(function: Callable[[float], float], near: float) -> float:
+    """Where ``function`` changes sign, in the first interval around ``near`` that has a change."""
+    ends, values = [near, near], [function(near)] * 2
+    factor = 1.0
+    while factor < RESPONSE_RANGE:
+        factor *= RESPONSE_STRIDE
+        for side, end in enumerate((near / factor, near * factor)):
+            value = function(end)
+            if np.sign(value) != np.sign(values[side]):
+                return float(brentq(function, *sorted((ends[side], end)), rtol=RESPONSE_TOLERANCE))
+            ends[side], values[side] = end, value
+    return float("nan")

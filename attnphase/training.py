@@ -13,6 +13,7 @@ once; after that an evaluation of the risk is two products with the matrix of to
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -121,11 +122,12 @@ def sample(
     """Draw a teacher and ``n = round(alpha d)`` training sentences.
 
     dimension: ``d``, at least the number of tokens and of encoding directions; seed: of all that
-    is random; dtype: of the tokens, numpy.float64 or numpy.float32 (half the memory; targets and
-    losses are double precision in any case). The encodings' directions are the first vectors of
+    is random; dtype: of the tokens, float64 or float32 (half the memory; targets and losses are
+    double precision in any case). The encodings' directions are the first vectors of
     the discrete cosine basis, of which the first is ``(1, ..., 1) / sqrt(d)``.
 
-    Raises ValueError for an argument out of range. Source: arXiv:2402.03902, section 2.
+    Raises ValueError for an argument out of range, MemoryError if this machine cannot hold the
+    tokens. Source: arXiv:2402.03902, section 2.
     """
     if not isinstance(model, Model):
         raise ValueError(f"model must be an attnphase.Model, got {model!r}")
@@ -134,8 +136,15 @@ def sample(
     length, count_directions = coefficients.shape
     check_integer("dimension", dimension, max(length, count_directions), 10**7)
     check_integer("seed", seed, 0, 2**63 - 1)
-    if dtype not in (np.float64, np.float32):
+    if dtype not in (float, np.float64, np.float32, "float64", "float32"):
         raise ValueError(f"dtype must be numpy.float64 or numpy.float32, got {dtype!r}")
+    needed = float(alpha) * dimension**2 * length * np.dtype(dtype).itemsize
+    if needed > (memory := _physical_memory()):
+        raise MemoryError(
+            f"the tokens of alpha * dimension = {alpha!r} * {dimension!r} sentences take "
+            f"{needed / 1e9:.3g} GB, and this machine has {memory / 1e9:.3g} GB; take a smaller "
+            "dimension, or dtype=numpy.float32"
+        )
     count = round(alpha * dimension)
     if count < 1:
         raise ValueError(
@@ -167,6 +176,14 @@ def sample(
         metric=metric,
         floor=floor,
     )
+
+
+def _physical_memory() -> float:
+    """Bytes of this machine's memory; infinity where the system does not tell."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return float("inf")
 
 
 def _cosine_basis(count: int, dimension: int) -> Array:
@@ -221,10 +238,11 @@ class Trained:
     ridge, divided by d); gradient: norm of its gradient relative to that of its ridge part,
     ``|| d grad R || / || lambda Q ||``; test_error: ``epsilon_g`` (`expected_test_error`).
     q, m, theta: overlaps of token 1 (arrays for all tokens: `Dataset.overlaps`). V: response, in
-    message passing only. history: the course. iterations: their number. converged: whether the
-    tolerance was reached. held_from: iteration from which the response was held (see
-    `message_passing`), None if it never was; rivals: number of sentences whose proximal problem has
-    a second minimum; excited: number of those that are left in the higher one.
+    message passing only (nan where none is consistent with the weights). history: the course.
+    iterations: their number. converged: whether the tolerance was reached. held_from: iteration
+    from which the response was held (see `message_passing`), None if it never was; rivals: number
+    of sentences whose proximal problem has a second minimum; excited: number of those that are
+    left in the higher one.
     """
 
     weights: Array
@@ -280,7 +298,7 @@ def starting_weights(dataset: Dataset, start: str | Array, seed: int = 0) -> Arr
 
     start: "positional", weights along the first encoding direction with entries of mean square
     one; "semantic", the teacher's weights; "random", standard normal entries drawn with ``seed``;
-    or an array of shape (d, r), or (d,) for rank one.
+    or an array of shape (d, r), or (d,) for rank one, not all zero (a stationary point).
     Raises ValueError for anything else.
     """
     shape = (dataset.dimension, dataset.model.rank)
@@ -296,15 +314,22 @@ def starting_weights(dataset: Dataset, start: str | Array, seed: int = 0) -> Arr
             'start must be "positional", "semantic" (where rank = target_rank), "random" or an '
             f"array, got {start!r}"
         )
-    weights = np.array(start, dtype=float)
+    try:
+        weights = np.array(start)
+    except ValueError:  # rows of unequal length
+        weights = np.empty(0, dtype=object)
     if weights.shape == shape[:1] and shape[1] == 1:
         weights = weights[:, None]
-    if weights.shape != shape or not np.isfinite(weights).all():
+    if weights.dtype.kind not in "fiu" or weights.shape != shape:
         raise ValueError(
-            f"start must be an array of finite numbers of shape {shape}, got shape "
-            f"{weights.shape}" + (" with entries that are not finite" * (weights.shape == shape))
+            f"start must be an array of real numbers of shape {shape}, got shape "
+            f"{weights.shape} and type {weights.dtype}: {start!r}"
         )
-    return weights
+    if not np.isfinite(weights).all():
+        raise ValueError(f"start must be finite, got {start!r}")
+    if not weights.any():
+        raise ValueError("start must not be all zeros: they are a stationary point of the risk")
+    return weights.astype(float)
 
 
 def expected_test_error(dataset: Dataset, weights: Array) -> float:

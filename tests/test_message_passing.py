@@ -712,13 +712,22 @@ def test_an_iteration_that_runs_off_is_an_error_that_carries_the_messages():
     assert BASE.regularization + BASE.variances @ hat < 0
 
 
-def test_no_response_is_an_error(monkeypatch):
-    monkeypatch.setattr(mp, "RESPONSE_TOLERANCE", -1.0)
-    monkeypatch.setattr(mp, "RESPONSE_ITERATIONS", 3)
-    dataset = sample(BASE, ALPHA, 200, 1)
-    with pytest.raises(ConvergenceError, match="no response is consistent") as caught:
-        message_passing(dataset, "semantic")
-    assert isinstance(caught.value.state, Messages)
+def test_a_response_that_is_not_found_is_nan(monkeypatch):
+    monkeypatch.setattr(mp, "stiffness", lambda dataset, *_: np.zeros(2))  # V = s / lambda
+    found = []
+    for reach in (3.0, 1.2):
+        monkeypatch.setattr(mp, "RESPONSE_RANGE", reach)
+        with pytest.raises(ConvergenceError, match="has not converged") as caught:
+            message_passing(sample(BASE, ALPHA, 200, 1), "semantic", iterations=1)
+        found.append(caught.value.state.V * BASE.regularization / BASE.variances[0])
+    assert abs(found[0] - 1) < 1e-6 and np.isnan(found[1])
+
+
+def test_nearest_root_takes_the_nearer_change_of_sign_and_a_jump_for_a_root():
+    root = mp._nearest_root(lambda x: (x - 0.9) * (x - 1.2), 1.0)
+    assert abs(root - 0.9) < 1e-6
+    assert abs(mp._nearest_root(lambda x: 1.0 if x < 1.5 else -1.0, 1.0) - 1.5) < 1e-6
+    assert np.isnan(mp._nearest_root(lambda x: 1.0, 1.0))
 
 
 @pytest.mark.parametrize(("rank", "target_rank"), [(2, 1), (1, 2), (2, 2)])
@@ -734,6 +743,12 @@ BAD = [
     ("dataset", BASE),
     ("dataset", None),
     ("keep_fraction", 1),
+    ("keep_fraction", False),
+    ("keep_fraction", np.ones(2)),
+    ("seed", None),
+    ("seed", True),
+    ("seed", -1),
+    ("seed", 1.5),
     ("keep_fraction", 1.0),
     ("keep_fraction", -0.1),
     ("keep_fraction", float("nan")),
@@ -766,7 +781,7 @@ def test_bad_arguments_are_named_and_quoted(name, value):
     [
         ("teacher", "^start must be .*got 'teacher'"),
         (np.ones(19), r"^start must be .* shape \(20, 1\), got shape \(19,\)"),
-        (np.full(20, np.nan), "^start must be .*not finite"),
+        (np.full(20, np.nan), "^start must be finite"),
     ],
 )
 def test_bad_starts_are_named_and_quoted(start, message):

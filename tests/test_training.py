@@ -437,7 +437,26 @@ def test_a_semantic_start_needs_equal_ranks():
 def test_a_start_of_wrong_shape_is_quoted(shape):
     with pytest.raises(ValueError, match="start must be an array .* shape") as caught:
         training.starting_weights(sample(BASE, 1.0, 20, 0), np.ones(shape))
-    assert str(caught.value).endswith(f"shape (20, 1), got shape {shape}")
+    assert f"shape (20, 1), got shape {shape} and type float64" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "start", [["a"] * 20, {}, [[1.0], [1.0, 2.0]], 1j * np.ones(20), np.ones(20, dtype=bool), None]
+)
+def test_a_start_that_is_no_array_of_real_numbers(start):
+    with pytest.raises(ValueError, match="start must be "):
+        training.starting_weights(sample(BASE, 1.0, 20, 0), start)
+
+
+def test_a_start_of_zeros_would_not_move():
+    with pytest.raises(ValueError, match="start must not be all zeros"):
+        training.starting_weights(sample(BASE, 1.0, 20, 0), np.zeros(20))
+
+
+@pytest.mark.parametrize("alpha", [1e6, 1e308])
+def test_a_dataset_too_large_for_memory_is_refused_before_the_work(alpha):
+    with pytest.raises(MemoryError, match=r"tokens of alpha \* dimension .* GB"):
+        sample(BASE, alpha, 10**5, 0)
 
 
 def test_a_vector_is_no_start_for_rank_two():
@@ -449,7 +468,7 @@ def test_a_vector_is_no_start_for_rank_two():
 def test_a_start_that_is_not_finite(value):
     start = np.ones((20, 1))
     start[3] = value
-    with pytest.raises(ValueError, match="start .* entries that are not finite"):
+    with pytest.raises(ValueError, match="start must be finite, got array"):
         training.starting_weights(sample(BASE, 1.0, 20, 0), start)
 
 
