@@ -24,7 +24,7 @@ from numbers import Real
 import numpy as np
 from scipy.optimize import brentq
 
-from attnphase.model import Array, check_integer, check_number
+from attnphase.model import LARGEST, Array, Model, check_integer, check_number
 from attnphase.proximal import (
     ConvergenceError,
     Minima,
@@ -53,6 +53,10 @@ PATIENCE = 100
 HELD_RESPONSE, HELD_KEEP_FRACTION = 0.8, 0.75
 #: Relative accuracy of the response at the solution, and factors in the search for it.
 RESPONSE_TOLERANCE, RESPONSE_STRIDE, RESPONSE_RANGE = 1e-8, 1.01, 3.0
+#: Excess of a root of the response above which it is only a jump.
+RESPONSE_EXCESS = 1e-3
+#: Weights that have shrunk to this fraction of the start are on their way to zero.
+DECAYED = 1e-8
 #: A sentence whose envelope is this far above the lowest is in another minimum.
 EXCITED = 1e-6
 
@@ -82,9 +86,13 @@ def first_messages(dataset: Dataset, weights: Array, response: float | None = No
     """Messages at the start: given weights of shape (d, 1), and no pull so far.
 
     response: ``V`` of all tokens divided by their variances; None for half that of the ridge
-    alone, ``1 / (2 lambda)``.
+    alone, ``1 / (2 lambda)``. Raises ValueError for a bad argument, NotImplementedError for ranks
+    above one.
     """
-    model = dataset.model
+    model = _model_of(dataset)
+    weights = starting_weights(dataset, weights)
+    if response is not None:
+        check_number("response", response, 0.0, LARGEST)
     scale = 0.5 / model.regularization if response is None else response
     return Messages(
         weights=weights,
@@ -93,6 +101,19 @@ def first_messages(dataset: Dataset, weights: Array, response: float | None = No
         onsager=np.zeros((model.length, 1, dataset.count)),
         minima=None,
     )
+
+
+def _model_of(dataset: object) -> Model:
+    """The model of a dataset for which message passing is implemented."""
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"dataset must be an attnphase.Dataset, got {dataset!r}")
+    model = dataset.model
+    if (model.rank, model.target_rank) != (1, 1):
+        raise NotImplementedError(
+            "message passing is implemented for rank = target_rank = 1, got "
+            f"rank = {model.rank}, target_rank = {model.target_rank}"
+        )
+    return model
 
 
 def stiffness(dataset: Dataset, minima: Minima, response: Array) -> Array:
@@ -128,14 +149,19 @@ def iterate(dataset: Dataset, messages: Messages, keep_fraction: float) -> Messa
     """One iteration; see the module's head.
 
     keep_fraction: share of the old weights, response and Onsager term that is kept, in [0, 1).
-    Raises ConvergenceError, which carries ``messages``, if the stiffness is not positive.
+    Raises ConvergenceError, which carries ``messages``, if the stiffness is not positive or a
+    proximal problem does not settle, and ValueError for a bad keep_fraction.
     """
+    _check_share(keep_fraction)
     model = dataset.model
     channel = _channel(dataset, messages.center, messages.response)
-    if messages.minima is None:
-        minima = find_minima(*channel)
-    else:
-        minima = follow_minima(messages.minima, *channel)
+    try:
+        if messages.minima is None:
+            minima = find_minima(*channel)
+        else:
+            minima = follow_minima(messages.minima, *channel)
+    except ConvergenceError as error:
+        raise ConvergenceError(f"the iteration runs off: {error}", messages) from error
     total = model.regularization + model.variances @ stiffness(dataset, minima, messages.response)
     if not total > 0:
         raise ConvergenceError(
@@ -198,26 +224,19 @@ def message_passing(
     the weights with them. When the change has not halved in 100 iterations, the response is
     therefore held at 0.8 of its value, at which fewer proximal problems have a second minimum, and
     the iteration goes on from there (`Trained.held_from`). A fixed point is a critical point of
-    the risk whatever the response; the ``V`` of the result is the one that is consistent with it,
-    or nan if there is none nearby.
+    the risk whatever the response; the ``V`` of the result is the one that is consistent with it
+    (with each sentence in its lowest minimum, and the jumps), or nan if there is none nearby.
 
     Takes two products with the matrix of tokens an iteration, and memory for some arrays of one
     field per token, beside the dataset itself. Which fixed point a start leads to is not
     guaranteed: look at the overlaps.
 
     Raises ValueError for a bad argument, NotImplementedError for ranks above one, and
-    ConvergenceError, which carries the state reached (a `Trained` with ``converged`` False, or
-    `Messages`), where the tolerance is not met.
+    ConvergenceError, which carries the state reached, where the tolerance is not met (a `Trained`
+    with ``converged`` False) or the iteration runs off or decays to zero (`Messages`).
     Source: arXiv:2402.03902, appendix on message passing.
     """
-    if not isinstance(dataset, Dataset):
-        raise ValueError(f"dataset must be an attnphase.Dataset, got {dataset!r}")
-    model = dataset.model
-    if (model.rank, model.target_rank) != (1, 1):
-        raise NotImplementedError(
-            "message passing is implemented for rank = target_rank = 1, got "
-            f"rank = {model.rank}, target_rank = {model.target_rank}"
-        )
+    _model_of(dataset)
     if keep_fraction is None:
         keep_fraction = KEEP_FRACTION.get(start, OTHER) if isinstance(start, str) else OTHER
     _check_share(keep_fraction)
@@ -227,6 +246,7 @@ def message_passing(
     messages = first_messages(dataset, starting_weights(dataset, start, seed))
     course: list[tuple[float, ...]] = []
     held_from, step = None, iterate
+    vanished = DECAYED * np.linalg.norm(messages.weights)
     while len(course) < iterations:
         following = step(dataset, messages, keep_fraction)
         change = _change(messages, following, keep_fraction)
@@ -234,6 +254,11 @@ def message_passing(
         messages = following
         if change <= tolerance:
             return _finish(dataset, messages, course, True, held_from)
+        if np.linalg.norm(messages.weights) < vanished:
+            raise ConvergenceError(
+                "the weights decay to zero: from this start the iteration finds no other minimum",
+                messages,
+            )
         if held_from is None and _stuck([row[-1] for row in course]):
             held_from, step = len(course), _settle
             keep_fraction = HELD_KEEP_FRACTION
@@ -253,8 +278,11 @@ def message_passing(
 def track(dataset: Dataset, weights: Array, keep_fraction: float, iterations: int) -> History:
     """Course of so many plain iterations from ``weights`` of shape (d, 1), the start included.
 
-    The last entry of ``change`` is nan. Raises ConvergenceError if the iteration runs off.
+    The last entry of ``change`` is nan. Raises ConvergenceError if the iteration runs off, and
+    the errors of `message_passing` for bad arguments.
     """
+    _check_share(keep_fraction)
+    check_integer("iterations", iterations, 1, 10**6)
     messages = first_messages(dataset, weights)
     course = []
     for _ in range(iterations):
@@ -289,9 +317,8 @@ def _stuck(changes: list[float]) -> bool:
 def _record(dataset: Dataset, messages: Messages, change: float) -> tuple[float, ...]:
     """q, m, theta, train loss, V and change of one iteration, in the order of `_history`."""
     q, m, theta = dataset.overlaps(messages.weights)
-    loss = channel_loss(dataset.target, messages.fields, dataset.metric) + dataset.floor
-    ridge = dataset.model.regularization * (messages.weights**2).sum()
-    risk = 0.5 * (loss.sum() + ridge) / dataset.dimension
+    half_loss = 0.5 * channel_loss(dataset.target, messages.fields, dataset.metric)
+    risk = dataset.risk_from(half_loss, messages.weights)
     return q[0, 0, 0], m[0, 0], theta[0, 0, 0], risk, messages.response[0], change
 
 
@@ -302,7 +329,7 @@ def _finish(
     converged: bool,
     held_from: int | None,
 ) -> Trained:
-    response, rivals, excited = _consistent_response(dataset, messages, held_from)
+    response, rivals, excited = _consistent_response(dataset, messages)
     return trained_layer(
         dataset,
         messages.weights,
@@ -315,9 +342,7 @@ def _finish(
     )
 
 
-def _consistent_response(
-    dataset: Dataset, messages: Messages, held_from: int | None
-) -> tuple[float, int, int]:
+def _consistent_response(dataset: Dataset, messages: Messages) -> tuple[float, int, int]:
     """Response of token 1 that is consistent with the weights; `Trained.rivals` and ``excited``.
 
     The pull of each sentence is that of its field z, whatever V. With ``w = z - V g`` the
@@ -338,9 +363,8 @@ def _consistent_response(
         memory = model.variances @ stiffness(dataset, solve_at(scale)[1], response)
         return float(1.0 - scale * (model.regularization + memory))
 
-    near = messages.response[0] / model.variances[0]
-    near /= 1.0 if held_from is None else HELD_RESPONSE
-    scale = _nearest_root(excess, float(near))
+    near = float(messages.response[0] / model.variances[0])
+    scale = _nearest_root(excess, near)
     channel, lowest = solve_at(near if np.isnan(scale) else scale)
     here = objective(fields, *channel[:-1])[0]
     excited = int((here > lowest.envelope + EXCITED).sum())
@@ -348,7 +372,10 @@ def _consistent_response(
 
 
 def _nearest_root(function: Callable[[float], float], near: float) -> float:
-    """Where ``function`` changes sign, in the first interval around ``near`` that has a change."""
+    """Root of ``function`` in the first interval around ``near`` in which its sign changes.
+
+    nan if there is none, or where the sign changes by a jump.
+    """
     ends, values = [near, near], [function(near)] * 2
     factor = 1.0
     while factor < RESPONSE_RANGE:
@@ -356,6 +383,7 @@ def _nearest_root(function: Callable[[float], float], near: float) -> float:
         for side, end in enumerate((near / factor, near * factor)):
             value = function(end)
             if np.sign(value) != np.sign(values[side]):
-                return float(brentq(function, *sorted((ends[side], end)), rtol=RESPONSE_TOLERANCE))
+                root = float(brentq(function, *sorted((ends[side], end)), rtol=RESPONSE_TOLERANCE))
+                return root if abs(function(root)) < RESPONSE_EXCESS else float("nan")
             ends[side], values[side] = end, value
     return float("nan")

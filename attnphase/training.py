@@ -27,6 +27,8 @@ from attnphase.quadrature import sobol_normals
 BLOCK = 256
 #: Sobol points (log2) and seed of the expectation in the test error.
 TEST_LOG2_POINTS, TEST_SEED = 14, 90
+#: Weights are of order one; the fields of larger ones than this would overflow.
+LARGEST_WEIGHT = 1e6
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,9 +100,13 @@ class Dataset:
         fields = self.fields(weights)
         half_loss, slope, _ = channel_derivatives(self.target, fields, self.metric)
         ridge = self.model.regularization
-        value = (half_loss + 0.5 * self.floor).sum() + 0.5 * ridge * (weights**2).sum()
         gradient = self.weights_from(slope) + ridge * weights
-        return float(value) / self.dimension, gradient / self.dimension
+        return self.risk_from(half_loss, weights), gradient / self.dimension
+
+    def risk_from(self, half_loss: Array, weights: Array) -> float:
+        """The value of `risk` where half the channel's loss of each sentence, (n,), is known."""
+        ridge = 0.5 * self.model.regularization * (weights**2).sum()
+        return float((half_loss + 0.5 * self.floor).sum() + ridge) / self.dimension
 
     def overlaps(self, weights: Array) -> tuple[Array, Array, Array]:
         """Summary statistics of weights ``Q`` of shape (d, r).
@@ -136,7 +142,7 @@ def sample(
     length, count_directions = coefficients.shape
     check_integer("dimension", dimension, max(length, count_directions), 10**7)
     check_integer("seed", seed, 0, 2**63 - 1)
-    if dtype not in (float, np.float64, np.float32, "float64", "float32"):
+    if not any(dtype is one for one in (float, np.float64, np.float32)):
         raise ValueError(f"dtype must be numpy.float64 or numpy.float32, got {dtype!r}")
     needed = float(alpha) * dimension**2 * length * np.dtype(dtype).itemsize
     if needed > (memory := _physical_memory()):
@@ -325,8 +331,8 @@ def starting_weights(dataset: Dataset, start: str | Array, seed: int = 0) -> Arr
             f"start must be an array of real numbers of shape {shape}, got shape "
             f"{weights.shape} and type {weights.dtype}: {start!r}"
         )
-    if not np.isfinite(weights).all():
-        raise ValueError(f"start must be finite, got {start!r}")
+    if not (np.abs(weights) < LARGEST_WEIGHT).all():
+        raise ValueError(f"start must have entries below {LARGEST_WEIGHT:g}, got {start!r}")
     if not weights.any():
         raise ValueError("start must not be all zeros: they are a stationary point of the risk")
     return weights.astype(float)

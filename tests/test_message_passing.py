@@ -723,10 +723,53 @@ def test_a_response_that_is_not_found_is_nan(monkeypatch):
     assert abs(found[0] - 1) < 1e-6 and np.isnan(found[1])
 
 
-def test_nearest_root_takes_the_nearer_change_of_sign_and_a_jump_for_a_root():
+def test_weights_that_decay_to_zero_are_not_waited_for():
+    dataset = sample(Model(0.3, regularization=1.0), ALPHA, 100, 0)
+    with pytest.raises(ConvergenceError, match="decay to zero") as caught:
+        message_passing(dataset, "semantic")
+    assert np.linalg.norm(caught.value.state.weights) < 1e-7 * np.sqrt(100)
+
+
+@pytest.mark.parametrize("keep_fraction", [1.0, 1.5, -0.1, np.nan, True, "half"])
+def test_track_and_iterate_check_the_share(keep_fraction):
+    dataset = sample(BASE, 1.0, 20, 0)
+    with pytest.raises(ValueError, match="^keep_fraction must be"):
+        track(dataset, np.ones(20), keep_fraction, 2)
+    with pytest.raises(ValueError, match="^keep_fraction must be"):
+        iterate(dataset, first_messages(dataset, np.ones(20)), keep_fraction)
+
+
+def test_track_and_first_messages_check_the_rest():
+    dataset = sample(BASE, 1.0, 20, 0)
+    for iterations in (0, -2, 1.5, True):
+        with pytest.raises(ValueError, match="^iterations must be"):
+            track(dataset, np.ones(20), 0.5, iterations)
+    for response in (0.0, -1.0, np.nan, "one"):
+        with pytest.raises(ValueError, match="^response must be"):
+            first_messages(dataset, np.ones(20), response)
+    with pytest.raises(ValueError, match="^start must be"):
+        first_messages(dataset, np.ones(19))
+    with pytest.raises(ValueError, match="^dataset must be"):
+        first_messages(BASE, np.ones(20))
+    with pytest.raises(NotImplementedError, match="target_rank = 2"):
+        track(sample(Model(0.3, target_rank=2), 1.0, 20, 0), np.ones(20), 0.5, 2)
+
+
+def test_an_iteration_that_runs_off_carries_its_messages(monkeypatch):
+    def unsettled(*_):
+        raise ConvergenceError("3 of 200 proximal problems did not settle")
+
+    messages = first_messages(sample(BASE, 1.0, 200, 1), np.ones(200))
+    monkeypatch.setattr(mp, "find_minima", unsettled)
+    with pytest.raises(ConvergenceError, match="runs off: 3 of 200") as caught:
+        iterate(sample(BASE, 1.0, 200, 1), messages, 0.5)
+    assert caught.value.state is messages
+
+
+def test_nearest_root_takes_the_nearer_change_of_sign_and_no_jump():
     root = mp._nearest_root(lambda x: (x - 0.9) * (x - 1.2), 1.0)
     assert abs(root - 0.9) < 1e-6
-    assert abs(mp._nearest_root(lambda x: 1.0 if x < 1.5 else -1.0, 1.0) - 1.5) < 1e-6
+    assert np.isnan(mp._nearest_root(lambda x: 1.0 if x < 1.5 else -1.0, 1.0))
     assert np.isnan(mp._nearest_root(lambda x: 1.0, 1.0))
 
 
@@ -781,7 +824,7 @@ def test_bad_arguments_are_named_and_quoted(name, value):
     [
         ("teacher", "^start must be .*got 'teacher'"),
         (np.ones(19), r"^start must be .* shape \(20, 1\), got shape \(19,\)"),
-        (np.full(20, np.nan), "^start must be finite"),
+        (np.full(20, np.nan), "^start must have entries below"),
     ],
 )
 def test_bad_starts_are_named_and_quoted(start, message):

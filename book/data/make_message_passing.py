@@ -17,6 +17,7 @@ import multiprocessing
 import os
 import resource
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -98,10 +99,11 @@ def main() -> None:
         for start in STARTS
         if dimension <= largest and (kind, dimension, seed, start) not in done
     ]
+    # a pool of concurrent.futures notices a process that was killed
     context = multiprocessing.get_context("spawn")
-    with context.Pool(1, maxtasksperchild=1) as pool:
+    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         for number, task in enumerate(sorted(tasks, key=lambda task: task[1]), start=1):
-            row = pool.apply(compute, (task,))
+            row = pool.submit(compute, task).result()
             rows[task[0]].append(row)
             order = ("dimension", "seed", "start")
             rows[task[0]].sort(key=lambda r: tuple(r[name] for name in order))
