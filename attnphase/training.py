@@ -310,7 +310,8 @@ def starting_weights(dataset: Dataset, start: str | Array, seed: int = 0) -> Arr
     shape = (dataset.dimension, dataset.model.rank)
     if isinstance(start, str):
         if start == "random":
-            return np.random.default_rng(seed).standard_normal(shape)
+            # not default_rng(seed), whose first numbers are the teacher of a dataset of that seed
+            return np.random.default_rng([seed, 1]).standard_normal(shape)
         if start == "positional":
             column = np.sqrt(dataset.dimension) * dataset.directions[0]
             return np.column_stack([column] + [0 * column] * (shape[1] - 1))

@@ -403,7 +403,7 @@ def test_starting_weights():
     np.testing.assert_array_equal(random, training.starting_weights(dataset, "random", 0))
     np.testing.assert_array_equal(
         training.starting_weights(dataset, "random", seed=4),
-        np.random.default_rng(4).standard_normal((50, 1)),
+        np.random.default_rng([4, 1]).standard_normal((50, 1)),
     )
     assert np.abs(random - training.starting_weights(dataset, "random", 4)).min() > 0
     own = np.arange(50.0)
@@ -446,6 +446,14 @@ def test_a_start_of_wrong_shape_is_quoted(shape):
 def test_a_start_that_is_no_array_of_real_numbers(start):
     with pytest.raises(ValueError, match="start must be "):
         training.starting_weights(sample(BASE, 1.0, 20, 0), start)
+
+
+def test_a_random_start_is_not_the_teacher_of_the_same_seed():
+    dataset = sample(BASE, 1.0, 400, 5)
+    start = training.starting_weights(dataset, "random", 5)
+    assert abs((start * dataset.teacher).mean()) < 4 / np.sqrt(400)
+    assert np.array_equal(start, training.starting_weights(dataset, "random", 5))
+    assert not np.array_equal(start, training.starting_weights(dataset, "random", 6))
 
 
 def test_a_start_of_zeros_would_not_move():
