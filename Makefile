@@ -48,7 +48,7 @@ test: $(READY)
 
 # pytest ends with code 5 when no test carries the marker.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow -n 2 tests || test $$? -eq 5
+	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup tests || test $$? -eq 5
 
 serve: book
 	@echo 'Serving on http://localhost:$(PORT)/ until interrupted'

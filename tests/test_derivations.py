@@ -13,6 +13,7 @@ import ast
 import contextlib
 import functools
 import json
+import os
 import re
 from collections import Counter
 from pathlib import Path
@@ -46,17 +47,20 @@ def book_labels():
     return Counter(label for labels in found for label in labels)
 
 
-def run(cells, path):
-    """Execute ``cells`` of the notebook at ``path`` in one fresh namespace, in its folder.
+def run(cells, path, start=0, namespace=None, before=None):
+    """Execute ``cells`` of the notebook at ``path`` from number ``start`` on, in its folder.
 
-    Figure cells are skipped. Returns None, or (number of the cell, exception) of the first error.
+    In the given namespace or a fresh one; figure cells are skipped. ``before(number, namespace)``
+    is called before each cell. Returns None, or (number of the cell, exception) of the first error.
     """
-    namespace = {"__name__": "__main__"}
+    namespace = {"__name__": "__main__"} if namespace is None else namespace
     plt.switch_backend("Agg")
     with contextlib.chdir(path.parent), mpl.rc_context():
-        for number, source in enumerate(cells):
+        for number, source in enumerate(cells[start:], start):
             if "plt.show()" in source:
                 continue
+            if before is not None:
+                before(number, namespace)
             code = compile(source, f"<{path.name}, code cell {number}>", "exec", dont_inherit=True)
             try:
                 exec(code, namespace)
@@ -68,7 +72,10 @@ def run(cells, path):
 
 
 def mutate(cells, mutant):
-    """The cells with ``old`` replaced by ``new``. Raises ValueError unless there is one place."""
+    """Number of the cell that changes, and the cells with ``old`` replaced by ``new``.
+
+    Raises ValueError unless there is one place, in a cell that is run.
+    """
     places = "\n".join(cells).count(mutant["old"])
     holders = [k for k, cell in enumerate(cells) if mutant["old"] in cell]
     if places != 1 or len(holders) != 1:
@@ -77,16 +84,11 @@ def mutate(cells, mutant):
         raise ValueError(f"{mutant['old']!r} stands in a figure cell, which is not run")
     changed = list(cells)
     changed[holders[0]] = changed[holders[0]].replace(mutant["old"], mutant["new"])
-    return changed
+    return holders[0], changed
 
 
-def complaint(path, mutant):
-    """What is wrong with a mutant of the chapter at ``path``; None if an assertion catches it."""
-    try:
-        changed = mutate(read_cells(path, "code"), mutant)
-    except ValueError as error:
-        return str(error)
-    stopped = run(changed, path)
+def judge(stopped, mutant):
+    """What is wrong with a mutant whose chapter stopped so; None if an assertion caught it."""
     if stopped is None:
         return f"survives: no assertion notices that {mutant['wrong']}"
     number, error = stopped
@@ -95,11 +97,58 @@ def complaint(path, mutant):
     return None
 
 
+def in_a_copy(function):
+    """The text or None that ``function`` returns when called in a forked copy of this process."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            answer = json.dumps(function())
+        except BaseException as error:
+            answer = json.dumps(f"the copy failed: {error!r}")
+        os.write(writer, answer.encode())
+        os._exit(0)
+    os.close(writer)
+    with open(reader, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(child, 0)
+    return json.loads(answer or b'"the copy died"')
+
+
+def complaints(path, mutants):
+    """First error of the unchanged chapter, or None; and what is wrong with each mutant.
+
+    The chapter is run once. Before a cell that mutants change, a forked copy of the process goes
+    on with each of them in turn, so that what precedes the change need not be computed again.
+    """
+    cells = read_cells(path, "code")
+    found, changes = {}, {}
+    for index, mutant in enumerate(mutants):
+        try:
+            number, changed = mutate(cells, mutant)
+            changes.setdefault(number, []).append((index, changed))
+        except ValueError as error:
+            found[index] = str(error)
+
+    def branch_off(number, namespace):
+        for index, changed in changes.get(number, ()):
+            found[index] = in_a_copy(
+                lambda changed=changed, index=index: judge(
+                    run(changed, path, number, namespace), mutants[index]
+                )
+            )
+
+    stopped = run(cells, path, before=branch_off)
+    first = stopped and f"code cell {stopped[0]}: {stopped[1]!r}"
+    for index in range(len(mutants)):
+        found.setdefault(index, f"not reached, as the chapter fails by itself: {first}")
+    return first, [found[index] for index in range(len(mutants))]
+
+
 @functools.cache
-def first_error(path):
-    """First error of the unchanged chapter, as text, or None; each chapter is run once."""
-    stopped = run(read_cells(path, "code"), path)
-    return stopped and f"code cell {stopped[0]}: {stopped[1]!r}"
+def complaints_of(file):
+    """`complaints` about the mutants listed in ``file``; each chapter is run once."""
+    return complaints(chapter_of(file), json.loads(file.read_text(encoding="utf-8")))
 
 
 def chapter_of(file):
@@ -110,13 +159,14 @@ def chapter_of(file):
 
 
 def listed_mutants():
-    """All mutants as parameters (file, mutant) of a test."""
+    """All mutants as parameters (file, index, mutant) of a test."""
     parameters = []
     for file in sorted(MUTANTS.glob("*.json")):
-        for mutant in json.loads(file.read_text(encoding="utf-8")):
+        for index, mutant in enumerate(json.loads(file.read_text(encoding="utf-8"))):
             words = re.sub(r"[^a-z0-9]+", "-", mutant["wrong"].lower())[:50].strip("-")
             name = f"{file.stem}-{mutant['equation']}-{words}"
-            parameters.append(pytest.param(file, mutant, id=name))
+            group = pytest.mark.xdist_group(file.stem)  # one process runs all of a chapter
+            parameters.append(pytest.param(file, index, mutant, id=name, marks=group))
     return parameters
 
 
@@ -143,8 +193,8 @@ def test_derivation_has_assertions_and_mutants(path):
     assert len({(mutant["old"], mutant["new"]) for mutant in mutants}) == len(mutants)
 
 
-@pytest.mark.parametrize(("file", "mutant"), listed_mutants())
-def test_mutant_is_well_formed(file, mutant):
+@pytest.mark.parametrize(("file", "index", "mutant"), listed_mutants())
+def test_mutant_is_well_formed(file, index, mutant):
     assert set(mutant) == KEYS and all(isinstance(text, str) for text in mutant.values())
     assert mutant["wrong"] and mutant["old"] != mutant["new"]
     assert book_labels()[mutant["equation"]] == 1, mutant["equation"]
@@ -152,23 +202,26 @@ def test_mutant_is_well_formed(file, mutant):
 
 
 def test_ten_equations_of_the_book_have_mutants():
-    labels = {param.values[1]["equation"] for param in listed_mutants()}
+    labels = {param.values[2]["equation"] for param in listed_mutants()}
     assert len([label for label in labels if label.startswith("eq-")]) >= 10
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", sorted(MUTANTS.glob("*.json")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    [
+        pytest.param(file, id=file.stem, marks=pytest.mark.xdist_group(file.stem))
+        for file in sorted(MUTANTS.glob("*.json"))
+    ],
+)
 def test_chapter_with_mutants_runs_as_it_stands(file):
-    assert first_error(chapter_of(file)) is None
+    assert complaints_of(file)[0] is None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("file", "mutant"), listed_mutants())
-def test_an_assertion_catches_the_mutant(file, mutant):
-    path = chapter_of(file)
-    if first_error(path):
-        pytest.fail(f"{path.name} fails without the change: {first_error(path)}")
-    problem = complaint(path, mutant)
+@pytest.mark.parametrize(("file", "index", "mutant"), listed_mutants())
+def test_an_assertion_catches_the_mutant(file, index, mutant):
+    problem = complaints_of(file)[1][index]
     assert problem is None, problem
 
 
@@ -198,12 +251,13 @@ def replacing(old, new):
 
 def test_machinery_runs_an_unchanged_chapter_in_its_folder_without_figures(small_chapter):
     before = Path.cwd()
-    assert first_error(small_chapter) is None
+    assert complaints(small_chapter, []) == (None, [])
     assert Path.cwd() == before
 
 
-def test_machinery_accepts_a_mutant_that_an_assertion_catches(small_chapter):
-    assert complaint(small_chapter, replacing("/ 2", "/ 3")) is None
+def test_machinery_accepts_mutants_that_an_assertion_catches(small_chapter):
+    mutants = [replacing("/ 2", "/ 3"), replacing("== 2", "== 3"), replacing("a + b", "a - b")]
+    assert complaints(small_chapter, mutants) == (None, [None] * 3)
 
 
 @pytest.mark.parametrize(
@@ -218,12 +272,14 @@ def test_machinery_accepts_a_mutant_that_an_assertion_catches(small_chapter):
     ],
 )
 def test_machinery_reports_a_mutant_that_no_assertion_catches(small_chapter, old, new, reason):
-    assert reason in complaint(small_chapter, replacing(old, new))
+    first, (problem,) = complaints(small_chapter, [replacing(old, new)])
+    assert first is None and reason in problem
 
 
 def test_machinery_reports_a_chapter_that_fails_by_itself(small_chapter):
     (small_chapter.parent / "note.txt").unlink()
-    assert first_error(small_chapter).startswith("code cell 0: FileNotFoundError")
+    first, (problem,) = complaints(small_chapter, [replacing("/ 2", "/ 3")])
+    assert first.startswith("code cell 0: FileNotFoundError") and "not reached" in problem
 
 
 def test_machinery_counts_cells_whose_assertions_are_about_more_than_shapes(tmp_path):
