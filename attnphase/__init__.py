@@ -7,7 +7,14 @@ from attnphase.phases import Threshold, baseline_alpha, critical_alpha, onset_al
 from attnphase.proximal import ConvergenceError
 from attnphase.solver import FixedPoint, solve, trace
 from attnphase.state_evolution import Conjugates, Overlaps
-from attnphase.training import Dataset, Trained, sample
+from attnphase.training import (
+    Dataset,
+    Trained,
+    adam,
+    gradient_descent,
+    minimize,
+    sample,
+)
 
 __version__ = "0.1.0"
 
@@ -21,10 +28,13 @@ __all__ = [
     "Overlaps",
     "Threshold",
     "Trained",
+    "adam",
     "baseline_alpha",
     "critical_alpha",
+    "gradient_descent",
     "linear_baseline",
     "message_passing",
+    "minimize",
     "onset_alpha",
     "sample",
     "solve",

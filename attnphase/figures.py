@@ -18,13 +18,26 @@ COLORS = MappingProxyType(
         "semantic": "#D55E00",
         "uninformed": "#6C6C6C",
         "baseline": "#007A5A",
+        "intermediate": "#8C4799",
     }
 )
 MARKERS = MappingProxyType(
-    {"positional": "o", "semantic": "s", "uninformed": "^", "baseline": "D"}
+    {
+        "positional": "o",
+        "semantic": "s",
+        "uninformed": "^",
+        "baseline": "D",
+        "intermediate": "v",
+    }
 )
 LINES = MappingProxyType(
-    {"positional": "-", "semantic": "--", "uninformed": ":", "baseline": "-."}
+    {
+        "positional": "-",
+        "semantic": "--",
+        "uninformed": ":",
+        "baseline": "-.",
+        "intermediate": (0, (5, 2, 1, 2, 1, 2)),
+    }
 )
 
 STYLE = MappingProxyType(

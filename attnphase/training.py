@@ -7,28 +7,47 @@ rows of ``S`` sum to 1,
 
 where ``T``, also with rows that sum to 1, is the target's attention as these tokens show it (it
 tends to ``T[h*]`` as d grows) and ``c`` is what no attention matrix can fit. Both are computed
-once; after that an evaluation of the risk is two products with the matrix of tokens. Chapter
-"Local fields and concentration".
+once; after that an evaluation of the risk is two products with the matrix of tokens. Chapters
+"Local fields and concentration", "Experiments at finite dimension".
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from scipy.optimize import OptimizeResult
+from scipy.optimize import minimize as scipy_minimize
+from scipy.sparse.linalg import LinearOperator, cg
 
-from attnphase.model import LARGEST, Array, Model, check_integer, check_number
-from attnphase.proximal import channel_derivatives, channel_loss, target_inverse
-from attnphase.quadrature import sobol_normals
+from attnphase.baseline import LinearBaseline
+from attnphase.model import LARGEST, Array, Model, attention_matrix, check_integer, check_number
+from attnphase.proximal import (
+    ConvergenceError,
+    channel_derivatives,
+    channel_loss,
+    target_inverse,
+)
+from attnphase.quadrature import Estimate, replicate_mean, sobol_normals
 
 #: Sentences whose tokens are drawn, or converted to double precision, at a time.
 BLOCK = 256
 #: Sobol points (log2) and seed of the expectation in the test error.
 TEST_LOG2_POINTS, TEST_SEED = 14, 90
+#: Scramblings and log2 of the points of each, in the test error of a fitted baseline.
+BASELINE_REPLICATES, BASELINE_LOG2_POINTS = 4, 12
 #: Weights are of order one; the fields of larger ones than this would overflow.
 LARGEST_WEIGHT = 1e6
+#: Step of gradient descent, in units of 1 / d (arXiv:2402.03902), and of Adam.
+STEP, ADAM_STEP = 0.15, 0.01
+#: Averaging constants of Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1).
+FIRST_MOMENT, SECOND_MOMENT, ADAM_FLOOR = 0.9, 0.999, 1e-8
+#: `minimize` leaves L-BFGS at this relative gradient norm, or at the next where Newton's method
+#: does not take over; Newton's method goes on to this one; products in one of its linear solves.
+HANDOVERS, FINAL, NEWTON_PRODUCTS = (1e-5, 1e-6, 1e-7), 1e-12, 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,6 +122,21 @@ class Dataset:
         gradient = self.weights_from(slope) + ridge * weights
         return self.risk_from(half_loss, weights), gradient / self.dimension
 
+    def hessian(self, weights: Array) -> LinearOperator:
+        """Hessian of `risk` at weights ``Q`` of shape (d, r), acting on arrays of shape (d r,).
+
+        A product takes two products with the matrix of tokens, as the gradient does.
+        """
+        curvature = channel_derivatives(self.target, self.fields(weights), self.metric)[2]
+        ridge = self.model.regularization
+
+        def product(direction: Array) -> Array:
+            direction = direction.reshape(weights.shape)
+            bent = (curvature * self.fields(direction)).sum(axis=(2, 3))
+            return ((self.weights_from(bent) + ridge * direction) / self.dimension).ravel()
+
+        return LinearOperator(2 * (weights.size,), matvec=product, dtype=float)
+
     def risk_from(self, half_loss: Array, weights: Array) -> float:
         """The value of `risk` where half the channel's loss of each sentence, (n,), is known."""
         ridge = 0.5 * self.model.regularization * (weights**2).sum()
@@ -161,14 +195,12 @@ def sample(
     teacher = rng.standard_normal((dimension, model.target_rank))
     directions = _cosine_basis(count_directions, dimension)
     encodings = coefficients @ directions
-    scale = np.sqrt(model.variances)[:, None]
     tokens = np.empty((count, length, dimension), dtype)
     target, metric = np.empty((2, length, length, count))
     floor = np.empty(count)
-    for offset in range(0, count, BLOCK):
-        block = slice(offset, min(offset + BLOCK, count))
-        drawn = scale * rng.standard_normal((block.stop - offset, length, dimension), dtype)
-        tokens[block] = drawn + encodings
+    for number, bare in enumerate(_draw(model, count, dimension, rng, dtype)):
+        block = slice(number * BLOCK, number * BLOCK + len(bare))
+        tokens[block] = bare + encodings
         parts = _channel_of(model, tokens[block].astype(float), encodings, teacher)
         target[..., block], metric[..., block], floor[block] = parts
     return Dataset(
@@ -182,6 +214,22 @@ def sample(
         metric=metric,
         floor=floor,
     )
+
+
+def _draw(
+    model: Model, count: int, dimension: int, rng: np.random.Generator, dtype: type
+) -> Iterator[Array]:
+    """So many sentences ``x``, in blocks of shape (N, L, d)."""
+    scale = np.sqrt(model.variances)[:, None]
+    for offset in range(0, count, BLOCK):
+        shape = (min(BLOCK, count - offset), model.length, dimension)
+        yield scale * rng.standard_normal(shape, dtype)
+
+
+def _target_attention(model: Model, bare: Array, teacher: Array) -> Array:
+    """``T[x Q* / sqrt(d)]`` of sentences ``x`` of shape (N, L, d); shape (N, L, L)."""
+    fields = np.moveaxis(bare @ teacher, 0, -1) / np.sqrt(bare.shape[2])
+    return np.moveaxis(model.target(fields), -1, 0)
 
 
 def _physical_memory() -> float:
@@ -205,8 +253,7 @@ def _channel_of(
     """Target, metric and floor of sentences ``v`` of shape (N, L, d): see the module's head."""
     dimension = tokens.shape[2]
     bare = tokens - encodings
-    fields = np.moveaxis(bare @ teacher, 0, -1) / np.sqrt(dimension)
-    attention = np.moveaxis(model.target(fields), -1, 0)  # (N, L, L)
+    attention = _target_attention(model, bare, teacher)
     gram = tokens @ tokens.swapaxes(1, 2) / dimension
     overlap = attention @ (bare @ tokens.swapaxes(1, 2)) / dimension  # y v^T / d
     best = np.linalg.solve(gram, overlap.swapaxes(1, 2)).swapaxes(1, 2)
@@ -221,11 +268,12 @@ def _channel_of(
 
 @dataclass(frozen=True, eq=False)
 class History:
-    """Course of a training, one entry for each iteration from the start on, shape (T,).
+    """Course of a training, one entry for each iteration from the start on, T in number.
 
-    For rank one: q, m, theta of token 1 (`Dataset.overlaps`); train_loss: the risk at the
-    weights; change: length of the step that follows, relative to the weights; V: the response of
-    token 1, in message passing only.
+    q, m, theta: of token 1 (`Dataset.overlaps`), shape (T,) for one direction (r = t = 1), else
+    (T, r, r), (T, r) and (T, r, t); train_loss, shape (T,): the risk at the weights; change: length
+    of the step that follows, relative to the weights; V: the response of token 1, in message
+    passing only.
     """
 
     q: Array
@@ -243,7 +291,8 @@ class Trained:
     weights: ``Q``, shape (d, r). train_loss: ``epsilon_t``, the risk at the weights (with the
     ridge, divided by d); gradient: norm of its gradient relative to that of its ridge part,
     ``|| d grad R || / || lambda Q ||``; test_error: ``epsilon_g`` (`expected_test_error`).
-    q, m, theta: overlaps of token 1 (arrays for all tokens: `Dataset.overlaps`). V: response, in
+    q, m, theta: overlaps of token 1 (those of all tokens: `Dataset.overlaps`), floats for one
+    direction (r = t = 1), else arrays of shape (r, r), (r,) and (r, t). V: response, in
     message passing only (nan where none is consistent with the weights). history: the course.
     iterations: their number. converged: whether the tolerance was reached. held_from: iteration
     from which the response was held (see `message_passing`), None if it never was; rivals: number
@@ -255,9 +304,9 @@ class Trained:
     train_loss: float
     gradient: float
     test_error: float
-    q: float
-    m: float
-    theta: float
+    q: float | Array
+    m: float | Array
+    theta: float | Array
     V: float | None
     history: History
     iterations: int
@@ -280,15 +329,15 @@ def trained_layer(
     """`Trained` with what can be measured at the weights, shape (d, r)."""
     train_loss, gradient = dataset.risk(weights)
     ridge = dataset.model.regularization * weights / dataset.dimension
-    q, m, theta = dataset.overlaps(weights)
+    q, m, theta = _first_token(dataset, weights)
     return Trained(
         weights=weights,
         train_loss=train_loss,
         gradient=float(np.linalg.norm(gradient) / np.linalg.norm(ridge)),
         test_error=expected_test_error(dataset, weights),
-        q=float(q[0, 0, 0]),
-        m=float(m[0, 0]),
-        theta=float(theta[0, 0, 0]),
+        q=q,
+        m=m,
+        theta=theta,
         V=V,
         history=history,
         iterations=len(history.change),
@@ -297,6 +346,14 @@ def trained_layer(
         rivals=rivals,
         excited=excited,
     )
+
+
+def _first_token(dataset: Dataset, weights: Array) -> tuple[float | Array, ...]:
+    """q, m and theta of token 1, floats where the layer and its target have one direction."""
+    overlaps = [values[0] for values in dataset.overlaps(weights)]
+    if weights.shape[1] == dataset.model.target_rank == 1:
+        return tuple(values.item() for values in overlaps)
+    return tuple(overlaps)
 
 
 def starting_weights(dataset: Dataset, start: str | Array, seed: int = 0) -> Array:
@@ -360,3 +417,266 @@ def expected_test_error(dataset: Dataset, weights: Array) -> float:
     target = model.target(fields[:, :target_rank])
     loss = channel_loss(target, fields[:, target_rank:] + m[..., None], model.variances)
     return float(0.5 * loss.mean())
+
+
+def sampled_test_error(
+    dataset: Dataset, weights: Array, sentences: int = 2000, seed: int = 0
+) -> Estimate:
+    """Test error ``E ||y - f_Q||^2 / (2 d)`` of weights ``Q``, shape (d, r), on fresh sentences.
+
+    The expectation at this dimension, corrections of order 1 / d included, which
+    `expected_test_error` leaves out. sentences: their number, at least two; seed: of them, not of
+    the dataset. Returns the mean and its standard error. Raises ValueError for a bad argument.
+    """
+    check_integer("sentences", sentences, 2, 10**9)
+    check_integer("seed", seed, 0, 2**63 - 1)
+    weights = starting_weights(dataset, weights)
+    model, dimension = dataset.model, dataset.dimension
+    # a stream that neither `sample` nor `starting_weights` uses
+    rng = np.random.default_rng([dataset.seed, seed, 2])
+    errors = []
+    for bare in _draw(model, sentences, dimension, rng, float):
+        tokens = bare + dataset.encodings
+        output = _target_attention(model, bare, dataset.teacher) @ bare
+        fields = np.moveaxis(tokens @ weights, 0, -1) / np.sqrt(dimension)
+        output -= np.moveaxis(attention_matrix(fields), -1, 0) @ tokens
+        errors.append((output * output).sum(axis=(1, 2)) / (2 * dimension))
+    return replicate_mean(np.concatenate(errors))
+
+
+def fit_baseline(dataset: Dataset) -> LinearBaseline:
+    """Linear baseline ``f_W(x) = W x`` fitted to the training sentences by least squares.
+
+    The best matrix on these sentences, ``W = (sum y x^T) (sum x x^T)^{-1}``, and its test error in
+    the limit of large d, ``E sum_il s_l (T_il - W_il)^2 / 2``, with the standard error of the
+    points on which the expectation is taken. As n grows both tend to those of
+    `attnphase.linear_baseline`, but for the length of this dataset's teacher.
+    """
+    model, length = dataset.model, dataset.model.length
+    moment, cross = np.zeros((2, length, length))
+    for offset in range(0, dataset.count, BLOCK):
+        bare = dataset.tokens[offset : offset + BLOCK].astype(float) - dataset.encodings
+        gram = bare @ bare.swapaxes(1, 2)
+        moment += gram.sum(axis=0)
+        cross += (_target_attention(model, bare, dataset.teacher) @ gram).sum(axis=0)
+    fitted = np.linalg.solve(moment, cross.T).T
+    fitted.setflags(write=False)
+    root = np.linalg.cholesky(dataset.teacher.T @ dataset.teacher / dataset.dimension)
+    errors = []
+    for seed in np.random.SeedSequence(TEST_SEED).spawn(BASELINE_REPLICATES):
+        normals = sobol_normals(length * len(root), BASELINE_LOG2_POINTS, seed)
+        fields = root @ normals.reshape(length, len(root), -1)
+        gap = model.target(np.sqrt(model.variances)[:, None, None] * fields) - fitted[..., None]
+        errors.append(0.5 * (np.square(gap).mean(axis=2) @ model.variances).sum())
+    estimate = replicate_mean(errors)
+    return LinearBaseline(fitted, estimate.value, estimate.standard_error)
+
+
+class _Course:
+    """The iterates of a training, in the order in which they come."""
+
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset
+        self.entries: list[tuple] = []
+        self.changes: list[float] = []
+        self.last: Array | None = None
+
+    def add(self, weights: Array, train_loss: float) -> None:
+        """Record weights of shape (d, r) with the risk there."""
+        if self.last is not None:
+            step = np.linalg.norm(weights - self.last) / np.linalg.norm(self.last)
+            self.changes.append(float(step))
+        self.last = weights
+        self.entries.append((*_first_token(self.dataset, weights), train_loss))
+
+    def history(self) -> History:
+        """Every iterate but the last, after which no step followed."""
+        columns = [np.array(column) for column in zip(*self.entries[:-1], strict=True)]
+        q, m, theta, train_loss = columns or np.empty((4, 0))
+        return History(q=q, m=m, theta=theta, train_loss=train_loss, change=np.array(self.changes))
+
+
+def minimize(
+    dataset: Dataset,
+    start: str | Array = "semantic",
+    tolerance: float = 1e-8,
+    iterations: int = 5000,
+    seed: int = 0,
+    settling_steps: int = 50,
+) -> Trained:
+    """Train the layer to a local minimum of the training risk.
+
+    start, seed: as in `starting_weights`. tolerance: bound on the norm of the gradient, relative
+    to that at the start or, if larger, to that of the ridge's part at the start; iterations: of
+    L-BFGS, at most; settling_steps: steps of gradient descent to begin with.
+
+    The risk has several minima, and the one wanted is as a rule that of the start's own valley.
+    L-BFGS's first steps, taken while it knows nothing of the curvature, can leap out of it:
+    therefore some steps of gradient descent come first (each halved if it would raise the risk).
+    L-BFGS (of scipy) then goes most of the way, and Newton's method, its linear equations solved by
+    conjugate gradients, the rest: it is not held up by the rounding of the risk, and goes on to
+    1e-12 where it can, so that the result does not depend on the order in which the machine adds.
+    Memory beside the dataset: some arrays of one number per sentence, and 20 of the size of the
+    weights.
+
+    Raises ValueError for a bad argument, and ConvergenceError, which carries the layer reached (a
+    `Trained` with ``converged`` False), if the tolerance is not met; tokens in single precision
+    allow about 1e-5.
+    """
+    check_number("tolerance", tolerance, 0.0, 1.0)
+    check_integer("iterations", iterations, 1, 10**6)
+    check_integer("settling_steps", settling_steps, 0, 10**6)
+    weights = _checked_start(dataset, start, seed)
+    course = _Course(dataset)
+    value, gradient = dataset.risk(weights)
+    course.add(weights, value)
+    ridge = dataset.model.regularization * np.linalg.norm(weights) / dataset.dimension
+    scale = max(np.linalg.norm(gradient), ridge)
+    step = STEP * dataset.dimension
+    for _ in range(settling_steps):
+        trial = weights - step * gradient
+        trial_value, trial_gradient = dataset.risk(trial)
+        if trial_value < value:
+            weights, value, gradient = trial, trial_value, trial_gradient
+            course.add(weights, value)
+        else:
+            step *= 0.5
+    for handover in HANDOVERS:
+        weights = _lbfgs(dataset, weights, handover * scale, iterations, course)
+        weights, reached = _newton(dataset, weights, scale, course)
+        if reached <= tolerance * scale:
+            return trained_layer(dataset, weights, course.history(), True)
+    raise ConvergenceError(
+        f"minimize has not converged: the gradient is {reached / scale:.1e} of its scale "
+        f"(tolerance {tolerance:g}, {iterations} iterations allowed)",
+        trained_layer(dataset, weights, course.history(), False),
+    )
+
+
+def _checked_start(dataset: object, start: str | Array, seed: int) -> Array:
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"dataset must be an attnphase.Dataset, got {dataset!r}")
+    check_integer("seed", seed, 0, 2**63 - 1)
+    return starting_weights(dataset, start, seed)
+
+
+def _lbfgs(
+    dataset: Dataset, weights: Array, bound: float, iterations: int, course: _Course
+) -> Array:
+    """Weights at which L-BFGS has brought the gradient's norm below ``bound``, or got no further.
+
+    The risk is handed over multiplied by d, so that the Hessian is of order one.
+    """
+    size = np.inf
+
+    def objective(flat: Array) -> tuple[float, Array]:
+        nonlocal size
+        value, gradient = dataset.risk(flat.reshape(weights.shape))
+        size = np.linalg.norm(gradient)
+        return dataset.dimension * value, dataset.dimension * gradient.ravel()
+
+    def record(intermediate_result: OptimizeResult) -> None:
+        moved = intermediate_result.x.reshape(weights.shape).copy()
+        course.add(moved, intermediate_result.fun / dataset.dimension)
+        if size <= bound:  # of the last evaluation, where a line search ends
+            raise StopIteration
+
+    options = {"maxiter": iterations, "maxfun": 20 * iterations, "ftol": 0.0, "gtol": 0.0}
+    result = scipy_minimize(
+        objective, weights.ravel(), jac=True, method="L-BFGS-B", callback=record, options=options
+    )
+    return result.x.reshape(weights.shape)
+
+
+def _newton(dataset: Dataset, weights: Array, scale: float, course: _Course) -> tuple[Array, float]:
+    """Newton steps until the gradient is `FINAL` of its scale, stops shrinking, or the risk rises.
+
+    Each linear system is solved as well as the step deserves, whose own error is quadratic.
+    Returns the weights and the norm of the gradient there.
+    """
+    value, gradient = dataset.risk(weights)
+    size = np.linalg.norm(gradient)
+    while size > FINAL * scale:
+        accuracy = max(size / scale, 0.1 * FINAL * scale / size)
+        hessian, slope = dataset.hessian(weights), gradient.ravel()
+        step, _ = cg(hessian, -slope, rtol=accuracy, maxiter=NEWTON_PRODUCTS)
+        trial = weights + step.reshape(weights.shape)
+        trial_value, trial_gradient = dataset.risk(trial)
+        trial_size = np.linalg.norm(trial_gradient)
+        # towards a saddle point the risk would rise by more than its rounding
+        if not (trial_size < size and trial_value <= value * (1 + 1e-13)):
+            break
+        weights, value, gradient, size = trial, trial_value, trial_gradient, trial_size
+        course.add(weights, value)
+    return weights, size
+
+
+def gradient_descent(
+    dataset: Dataset,
+    start: str | Array = "semantic",
+    step: float = STEP,
+    iterations: int = 5000,
+    seed: int = 0,
+) -> Trained:
+    """Train the layer by a given number of steps of gradient descent on all sentences.
+
+        Q <- Q - step * d * (gradient of `Dataset.risk`)
+
+    that is, on the sum over sentences as arXiv:2402.03902 writes it; the default step and number
+    of steps are those of its experiments. start, seed: as in `starting_weights`. The result's
+    ``converged`` is always False: look at its ``gradient``. Raises ValueError for a bad argument,
+    and ConvergenceError, which carries the last weights, if the weights run off.
+    """
+    check_number("step", step, 0.0, LARGEST)
+    rate = step * dataset.dimension if isinstance(dataset, Dataset) else step
+    return _iterate(dataset, start, iterations, seed, lambda number, gradient: rate * gradient)
+
+
+def adam(
+    dataset: Dataset,
+    start: str | Array = "semantic",
+    step: float = ADAM_STEP,
+    iterations: int = 5000,
+    seed: int = 0,
+) -> Trained:
+    """Train the layer by a given number of steps of Adam on all sentences.
+
+    As `gradient_descent`, with the step of each weight divided by a running root mean square of
+    its gradients (Kingma and Ba, arXiv:1412.6980, algorithm 1), in the units of the weights.
+    """
+    check_number("step", step, 0.0, LARGEST)
+    first, second = 0.0, 0.0
+
+    def update(number: int, gradient: Array) -> Array:
+        nonlocal first, second
+        gradient = dataset.dimension * gradient
+        first = FIRST_MOMENT * first + (1 - FIRST_MOMENT) * gradient
+        second = SECOND_MOMENT * second + (1 - SECOND_MOMENT) * gradient**2
+        root = np.sqrt(second / (1 - SECOND_MOMENT**number)) + ADAM_FLOOR
+        return step * first / (1 - FIRST_MOMENT**number) / root
+
+    return _iterate(dataset, start, iterations, seed, update)
+
+
+def _iterate(
+    dataset: Dataset,
+    start: str | Array,
+    iterations: int,
+    seed: int,
+    update: Callable[[int, Array], Array],
+) -> Trained:
+    """Subtract ``update(number, gradient)`` from the weights, for numbers from 1 on."""
+    check_integer("iterations", iterations, 1, 10**6)
+    weights = _checked_start(dataset, start, seed)
+    course = _Course(dataset)
+    for number in range(1, iterations + 1):
+        value, gradient = dataset.risk(weights)
+        course.add(weights, value)
+        moved = weights - update(number, gradient)
+        if not (np.abs(moved) < LARGEST_WEIGHT).all():
+            raise ConvergenceError(
+                f"the weights run off in step {number}: take a smaller step", weights
+            )
+        weights = moved
+    course.add(weights, np.nan)
+    return trained_layer(dataset, weights, course.history(), False)

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from attnphase.figures import COLORS, LINES, MARKERS, STYLE, draw_attention, look, use_style
 
-MECHANISMS = ("positional", "semantic", "uninformed", "baseline")
+MECHANISMS = ("positional", "semantic", "uninformed", "baseline", "intermediate")
 
 
 def luminance(color):
@@ -25,10 +25,11 @@ def contrast(one, other):
 
 def test_the_palette_is_the_documented_one():
     assert dict(COLORS) == dict(
-        zip(MECHANISMS, ("#0072B2", "#D55E00", "#6C6C6C", "#007A5A"), strict=True)
+        zip(MECHANISMS, ("#0072B2", "#D55E00", "#6C6C6C", "#007A5A", "#8C4799"), strict=True)
     )
-    assert dict(MARKERS) == dict(zip(MECHANISMS, "os^D", strict=True))
-    assert dict(LINES) == dict(zip(MECHANISMS, ("-", "--", ":", "-."), strict=True))
+    assert dict(MARKERS) == dict(zip(MECHANISMS, "os^Dv", strict=True))
+    dashes = (0, (5, 2, 1, 2, 1, 2))
+    assert dict(LINES) == dict(zip(MECHANISMS, ("-", "--", ":", "-.", dashes), strict=True))
 
 
 @pytest.mark.parametrize("mapping", [COLORS, MARKERS, LINES])
@@ -59,6 +60,8 @@ def test_look_is_what_plot_takes():
     assert line.get_linestyle() == LINES["baseline"]
     assert line.get_label() == "Wx"
     assert look("baseline")["marker"] == "D"
+    (line,) = axes.plot([0, 1], [1, 0], **look("intermediate"))
+    assert line.is_dashed()
 
 
 @pytest.mark.parametrize("mechanism", ["Semantic", "", None, 1])

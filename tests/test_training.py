@@ -555,7 +555,7 @@ def test_results_are_frozen():
 
 
 def test_trained_layer_measures_the_weights():
-    model = MODELS["unequal"]
+    model = Model(0.3, sigma=(0.4, 0.9))
     dataset = sample(model, 1.0, 30, 89)
     weights = weights_of(dataset, 11)
     history = training.History(*np.zeros((5, 4)))
