@@ -1,18 +1,32 @@
-"""Time the solver in the base case: a table on the terminal, and _build/bench.json.
+"""Time the solver and the training: two tables on the terminal, and _build/bench.json.
 
 * warm: one evaluation of the state-evolution map on one set of nodes, near its fixed point, the
   proximal problems followed from the last evaluation; the median over repeats.
 * cold: one fixed point by `attnphase.solve`, four replicates, without a start.
 
 The number of threads is measured: CPU seconds over the seconds of the clock.
+
+Training, each dimension in a process of its own, alpha = 2:
+
+* evaluation: of the risk with its gradient; blas: its two products with the matrix of tokens alone;
+  the ratio of the two, from alternating repeats (medians).
+* minimize: `attnphase.minimize` to 1e-8 from either start; peak: of memory, over the size of the
+  matrix of tokens, everything in the process included.
+* descent: 5,000 steps of `attnphase.gradient_descent`, at d = 1000.
+
+The largest dimension takes 3.3 GB; --largest 4000 leaves it out.
 """
 
+import argparse
 import json
+import multiprocessing
 import os
 import platform
+import resource
 import statistics
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,12 +35,15 @@ import scipy
 
 import attnphase
 from attnphase import state_evolution as evolution
+from attnphase.training import starting_weights
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = attnphase.Model(omega=0.3)
 ALPHA = 1.5
 REPLICATES = 4
 REPEATS = 21
+DIMENSIONS, TRAINING_ALPHA, DESCENT_DIMENSION = (1000, 4000, 10000), 2.0, 1000
+STARTS = ("semantic", "positional")
 COLUMNS = ("what", "branch", "points", "replicates", "evaluations", "threads", "seconds")
 
 
@@ -71,8 +88,62 @@ def warm(point, log2_points):
     return dict(zip(COLUMNS, row, strict=True))
 
 
+def training(dimension):
+    """Return the row of one dimension; to be called in a process of its own."""
+    data = attnphase.sample(MODEL, TRAINING_ALPHA, dimension, seed=0)
+    rows = data.tokens.reshape(-1, dimension)
+    start = starting_weights(data, "semantic")
+    vector = start[:, 0]
+    times = []
+    for _ in range(REPEATS):
+        _, _, blas = timed(lambda: rows.T @ (rows @ vector))
+        _, _, evaluation = timed(lambda: data.risk(start))
+        times.append((evaluation, blas))
+    evaluation, blas = (statistics.median(column) for column in zip(*times, strict=True))
+    row = {"dimension": dimension, "evaluation": evaluation, "blas": blas}
+    row["ratio"] = evaluation / blas
+    for name in STARTS:
+        _, row["threads"], row[name] = timed(lambda name=name: attnphase.minimize(data, name))
+    unit = 1 if sys.platform == "darwin" else 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    row["peak"] = peak / data.tokens.nbytes
+    if dimension == DESCENT_DIMENSION:
+        for name in STARTS:
+            descent = timed(lambda name=name: attnphase.gradient_descent(data, name))[2]
+            row[f"descent_{name}"] = descent
+    return row
+
+
+def training_table(largest):
+    """Print the table of the training row by row, and return the rows."""
+    print(f"training, alpha = {TRAINING_ALPHA}; seconds")
+    print("dimension evaluation   blas  ratio  minimize: semantic positional  peak", flush=True)
+    rows, context = [], multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
+        for dimension in (d for d in DIMENSIONS if d <= largest):
+            row = pool.submit(training, dimension).result()
+            rows.append(row)
+            print(
+                "{dimension:9d} {evaluation:10.4f} {blas:6.4f} {ratio:6.2f} {semantic:19.2f}"
+                " {positional:10.2f} {peak:5.2f}".format(**row),
+                flush=True,
+            )
+            for name in STARTS:
+                if descent := row.get(f"descent_{name}"):
+                    print(
+                        f"          5,000 steps of gradient descent, {name}: {descent:.1f},"
+                        f" {descent / row[name]:.0f} times minimize",
+                        flush=True,
+                    )
+    return rows
+
+
 def main():
-    """Print the table row by row and write it to _build/bench.json."""
+    """Print the tables row by row and write them to _build/bench.json."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--largest", type=int, default=DIMENSIONS[-1], help="dimension in training")
+    largest = parser.parse_args().largest
+    trained = training_table(largest)
     print(f"omega = {MODEL.omega}, alpha = {ALPHA}")
     print("what  branch      points replicates evaluations threads   seconds", flush=True)
     rows = []
@@ -93,9 +164,10 @@ def main():
         "attnphase": attnphase.__version__,
     }
     report = {"omega": MODEL.omega, "alpha": ALPHA, "processors": os.cpu_count()}
+    report |= {"versions": versions, "rows": rows, "training": trained}
     file = ROOT / "_build" / "bench.json"
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps({**report, "versions": versions, "rows": rows}, indent=1) + "\n")
+    file.write_text(json.dumps(report, indent=1) + "\n")
     print(f"written: {file.relative_to(ROOT)}")
     return 0
 
