@@ -48,6 +48,8 @@ FIRST_MOMENT, SECOND_MOMENT, ADAM_FLOOR = 0.9, 0.999, 1e-8
 #: `minimize` leaves L-BFGS at this relative gradient norm, or at the next where Newton's method
 #: does not take over; Newton's method goes on to this one; products in one of its linear solves.
 HANDOVERS, FINAL, NEWTON_PRODUCTS = (1e-5, 1e-6, 1e-7), 1e-12, 1000
+#: Relative rounding of the risk, in units of that of one token's entry.
+ROUNDING = 1e3
 
 
 @dataclass(frozen=True, eq=False)
@@ -360,8 +362,10 @@ def starting_weights(dataset: Dataset, start: str | Array, seed: int = 0) -> Arr
     """Weights to begin from, shape (d, r).
 
     start: "positional", weights along the first encoding direction with entries of mean square
-    one; "semantic", the teacher's weights; "random", standard normal entries drawn with ``seed``;
-    or an array of shape (d, r), or (d,) for rank one, not all zero (a stationary point).
+    one (with r > 1 in the first column, the others zero, and the risk's symmetry keeps them so:
+    add to them what is to grow); "semantic", the teacher's weights; "random", standard normal
+    entries drawn with ``seed``; or an array of shape (d, r), or (d,) for rank one, not all zero (a
+    stationary point).
     Raises ValueError for anything else.
     """
     shape = (dataset.dimension, dataset.model.rank)
@@ -378,22 +382,33 @@ def starting_weights(dataset: Dataset, start: str | Array, seed: int = 0) -> Arr
             'start must be "positional", "semantic" (where rank = target_rank), "random" or an '
             f"array, got {start!r}"
         )
+    weights = _checked_weights("start", start, shape)
+    if not weights.any():
+        raise ValueError("start must not be all zeros: they are a stationary point of the risk")
+    return weights
+
+
+def _checked_weights(name: str, value: Array, shape: tuple[int, int]) -> Array:
+    """``value`` as a new array of this shape, or the error that names it."""
     try:
-        weights = np.array(start)
+        weights = np.array(value)
     except ValueError:  # rows of unequal length
         weights = np.empty(0, dtype=object)
     if weights.shape == shape[:1] and shape[1] == 1:
         weights = weights[:, None]
     if weights.dtype.kind not in "fiu" or weights.shape != shape:
         raise ValueError(
-            f"start must be an array of real numbers of shape {shape}, got shape "
-            f"{weights.shape} and type {weights.dtype}: {start!r}"
+            f"{name} must be an array of real numbers of shape {shape}, got shape "
+            f"{weights.shape} and type {weights.dtype}: {value!r}"
         )
     if not (np.abs(weights) < LARGEST_WEIGHT).all():
-        raise ValueError(f"start must have entries below {LARGEST_WEIGHT:g}, got {start!r}")
-    if not weights.any():
-        raise ValueError("start must not be all zeros: they are a stationary point of the risk")
+        raise ValueError(f"{name} must have entries below {LARGEST_WEIGHT:g}, got {value!r}")
     return weights.astype(float)
+
+
+def _check_dataset(dataset: object) -> None:
+    if not isinstance(dataset, Dataset):
+        raise ValueError(f"dataset must be an attnphase.Dataset, got {dataset!r}")
 
 
 def expected_test_error(dataset: Dataset, weights: Array) -> float:
@@ -428,10 +443,11 @@ def sampled_test_error(
     `expected_test_error` leaves out. sentences: their number, at least two; seed: of them, not of
     the dataset. Returns the mean and its standard error. Raises ValueError for a bad argument.
     """
+    _check_dataset(dataset)
     check_integer("sentences", sentences, 2, 10**9)
     check_integer("seed", seed, 0, 2**63 - 1)
-    weights = starting_weights(dataset, weights)
     model, dimension = dataset.model, dataset.dimension
+    weights = _checked_weights("weights", weights, (dimension, model.rank))
     # a stream that neither `sample` nor `starting_weights` uses
     rng = np.random.default_rng([dataset.seed, seed, 2])
     errors = []
@@ -450,8 +466,10 @@ def fit_baseline(dataset: Dataset) -> LinearBaseline:
     The best matrix on these sentences, ``W = (sum y x^T) (sum x x^T)^{-1}``, and its test error in
     the limit of large d, ``E sum_il s_l (T_il - W_il)^2 / 2``, with the standard error of the
     points on which the expectation is taken. As n grows both tend to those of
-    `attnphase.linear_baseline`, but for the length of this dataset's teacher.
+    `attnphase.linear_baseline`, but for the length of this dataset's teacher. Raises ValueError for
+    anything but a dataset.
     """
+    _check_dataset(dataset)
     model, length = dataset.model, dataset.model.length
     moment, cross = np.zeros((2, length, length))
     for offset in range(0, dataset.count, BLOCK):
@@ -508,7 +526,7 @@ def minimize(
 
     start, seed: as in `starting_weights`. tolerance: bound on the norm of the gradient, relative
     to that at the start or, if larger, to that of the ridge's part at the start; iterations: of
-    L-BFGS, at most; settling_steps: steps of gradient descent to begin with.
+    L-BFGS, at most, in all; settling_steps: steps of gradient descent to begin with.
 
     The risk has several minima, and the one wanted is as a rule that of the start's own valley.
     L-BFGS's first steps, taken while it knows nothing of the curvature, can leap out of it:
@@ -516,12 +534,13 @@ def minimize(
     L-BFGS (of scipy) then goes most of the way, and Newton's method, its linear equations solved by
     conjugate gradients, the rest: it is not held up by the rounding of the risk, and goes on to
     1e-12 where it can, so that the result does not depend on the order in which the machine adds.
+    A start that a symmetry keeps on a ridge, such as a column of zeros, ends in a saddle point.
     Memory beside the dataset: some arrays of one number per sentence, and 20 of the size of the
     weights.
 
     Raises ValueError for a bad argument, and ConvergenceError, which carries the layer reached (a
-    `Trained` with ``converged`` False), if the tolerance is not met; tokens in single precision
-    allow about 1e-5.
+    `Trained` with ``converged`` False), if the iterations do not suffice or the tolerance is not
+    met; tokens in single precision allow about 1e-6.
     """
     check_number("tolerance", tolerance, 0.0, 1.0)
     check_integer("iterations", iterations, 1, 10**6)
@@ -541,31 +560,37 @@ def minimize(
             course.add(weights, value)
         else:
             step *= 0.5
+    left = iterations
     for handover in HANDOVERS:
-        weights = _lbfgs(dataset, weights, handover * scale, iterations, course)
+        weights, used = _lbfgs(dataset, weights, handover * scale, left, course)
+        left -= used
+        if left <= 0:  # far from a minimum Newton's method may lead to a saddle point
+            break
         weights, reached = _newton(dataset, weights, scale, course)
         if reached <= tolerance * scale:
             return trained_layer(dataset, weights, course.history(), True)
+    layer = trained_layer(dataset, weights, course.history(), False)
+    reached = np.linalg.norm(dataset.risk(weights)[1]) / scale
     raise ConvergenceError(
-        f"minimize has not converged: the gradient is {reached / scale:.1e} of its scale "
-        f"(tolerance {tolerance:g}, {iterations} iterations allowed)",
-        trained_layer(dataset, weights, course.history(), False),
+        f"minimize has not converged: the gradient is {reached:.1e} of its scale (tolerance "
+        f"{tolerance:g}) after {iterations - left} of {iterations} iterations",
+        layer,
     )
 
 
 def _checked_start(dataset: object, start: str | Array, seed: int) -> Array:
-    if not isinstance(dataset, Dataset):
-        raise ValueError(f"dataset must be an attnphase.Dataset, got {dataset!r}")
+    _check_dataset(dataset)
     check_integer("seed", seed, 0, 2**63 - 1)
     return starting_weights(dataset, start, seed)
 
 
 def _lbfgs(
     dataset: Dataset, weights: Array, bound: float, iterations: int, course: _Course
-) -> Array:
+) -> tuple[Array, int]:
     """Weights at which L-BFGS has brought the gradient's norm below ``bound``, or got no further.
 
-    The risk is handed over multiplied by d, so that the Hessian is of order one.
+    Returns them with the number of iterations. The risk is handed over multiplied by d, so that
+    the Hessian is of order one.
     """
     size = np.inf
 
@@ -585,7 +610,7 @@ def _lbfgs(
     result = scipy_minimize(
         objective, weights.ravel(), jac=True, method="L-BFGS-B", callback=record, options=options
     )
-    return result.x.reshape(weights.shape)
+    return result.x.reshape(weights.shape), result.nit
 
 
 def _newton(dataset: Dataset, weights: Array, scale: float, course: _Course) -> tuple[Array, float]:
@@ -596,6 +621,7 @@ def _newton(dataset: Dataset, weights: Array, scale: float, course: _Course) -> 
     """
     value, gradient = dataset.risk(weights)
     size = np.linalg.norm(gradient)
+    rounding = ROUNDING * np.finfo(dataset.tokens.dtype).eps
     while size > FINAL * scale:
         accuracy = max(size / scale, 0.1 * FINAL * scale / size)
         hessian, slope = dataset.hessian(weights), gradient.ravel()
@@ -604,7 +630,7 @@ def _newton(dataset: Dataset, weights: Array, scale: float, course: _Course) -> 
         trial_value, trial_gradient = dataset.risk(trial)
         trial_size = np.linalg.norm(trial_gradient)
         # towards a saddle point the risk would rise by more than its rounding
-        if not (trial_size < size and trial_value <= value * (1 + 1e-13)):
+        if not (trial_size < size and trial_value <= value * (1 + rounding)):
             break
         weights, value, gradient, size = trial, trial_value, trial_gradient, trial_size
         course.add(weights, value)

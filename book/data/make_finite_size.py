@@ -23,7 +23,7 @@ FILE = Path(__file__).with_name("finite_size.json")
 OMEGA, ALPHA = 0.3, 1.5
 #: Dimension: number of data sets (seeds 0, 1, ...).
 SIZES = {10: 1000, 20: 1000, 50: 600, 100: 400, 200: 200, 500: 100, 1000: 40, 2000: 20, 4000: 10}
-SWITCH = {100: 300, 300: 200, 1000: 60, 2000: 24}
+SWITCH = {100: 300, 300: 200, 1000: 60}
 SWITCH_ALPHAS = [0.5, 0.75, 1.0, 1.1, 1.2, 1.25, 1.3, 1.4, 1.5, 1.75, 2.0]
 STARTS = ("positional", "semantic")
 POINTS = {"log2_points": 14, "replicates": 4, "seed": 0}

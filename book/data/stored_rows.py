@@ -8,6 +8,8 @@ have in common; each keeps its own parameters and what it computes.
 import json
 import multiprocessing
 import os
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
@@ -18,6 +20,8 @@ from tqdm import tqdm
 
 import attnphase
 
+#: Seconds between two writings of the file.
+WRITE_EVERY = 1.0
 RESULTS = ("q", "m", "theta", "train_loss", "test_error", "gradient", "iterations")
 
 
@@ -35,7 +39,7 @@ def fill(
     processes: int,
     fresh_process: bool = False,
 ) -> None:
-    """Compute the rows that ``path`` does not have yet, and write it anew after each.
+    """Compute the rows that ``path`` does not have yet, and write it anew as they come.
 
     script: the name of the file that asks. tasks: the kind of a row, and the entries that tell it
     from others of its kind, in the order of the file. compute: from such a task to the results; a
@@ -53,38 +57,63 @@ def fill(
         },
     }
     head = json.loads(json.dumps(head))  # tuples compare equal to what the file holds
-    kinds = list(dict.fromkeys(kind for kind, _ in tasks))
-    order = {_name(kind, task): number for number, (kind, task) in enumerate(tasks)}
+    wanted = {_name(kind, task): (kind, task) for kind, task in tasks}
+    kinds = {kind: tuple(task) for kind, task in tasks}
     stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else head
     if any(stored.get(name) != value for name, value in head.items()):
         raise SystemExit(f"{path} was made with other parameters or versions: move it away")
-    names = {kind: tuple(task) for kind, task in tasks}
-    rows = {
-        _name(kind, {name: row[name] for name in names[kind]}): row
-        for kind in kinds
-        for row in stored.get(kind, [])
-    }
-    if strangers := rows.keys() - order.keys():
-        raise SystemExit(f"{path} has rows that were not asked for: {sorted(strangers)[:3]}")
-    missing = [(kind, task) for kind, task in tasks if _name(kind, task) not in rows]
+    if strangers := stored.keys() - head.keys() - kinds.keys():
+        raise SystemExit(f"{path} has rows that were not asked for: {sorted(strangers)}")
+    rows = {}
+    for kind, entries in kinds.items():
+        for row in stored.get(kind, []):
+            name = _name(kind, {entry: row[entry] for entry in entries})
+            if name not in wanted:
+                raise SystemExit(f"{path} has a row that was not asked for: {name}")
+            rows[name] = row
+    missing = [name for name in wanted if name not in rows]
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of the workers
     # a pool of concurrent.futures notices a process that was killed
     pool = ProcessPoolExecutor(
         processes,
         mp_context=multiprocessing.get_context("spawn"),
+        initializer=_end_with_parent,
         max_tasks_per_child=1 if fresh_process else None,
     )
-    with pool, tqdm(total=len(tasks), initial=len(rows), desc=path.name) as bar:
-        running = {pool.submit(_row, compute, kind, task): kind for kind, task in missing}
+    written = time.monotonic()
+
+    def write() -> None:
+        order = [name for name in wanted if name in rows]
+        some = {kind: [rows[n] for n in order if wanted[n][0] == kind] for kind in kinds}
+        _write(path, head, some)
+
+    with pool, tqdm(total=len(wanted), initial=len(rows), desc=path.name) as bar:
+        running = {pool.submit(_row, compute, *wanted[name]): name for name in missing}
         try:
             for future in as_completed(running):
-                kind, row = running[future], future.result()
-                rows[_name(kind, {name: row[name] for name in names[kind]})] = row
-                _write(path, head, {k: _sorted(rows, k, order) for k in kinds})
+                rows[running[future]] = future.result()
                 bar.update()
+                if time.monotonic() > written + WRITE_EVERY:
+                    write()
+                    written = time.monotonic()
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
+        finally:
+            if missing:
+                write()
+
+
+def _end_with_parent() -> None:
+    """In a worker: end it when the process that asked for it has been killed."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _name(kind: str, task: dict) -> str:
@@ -96,11 +125,6 @@ def _row(compute: Callable[[str, dict], dict], kind: str, task: dict) -> dict:
         return task | compute(kind, task)
     except attnphase.ConvergenceError as error:
         return task | {"failed": str(error)}
-
-
-def _sorted(rows: dict[str, dict], kind: str, order: dict[str, int]) -> list[dict]:
-    mine = [name for name in rows if json.loads(name)[0] == kind]
-    return [rows[name] for name in sorted(mine, key=order.__getitem__)]
 
 
 def _write(path: Path, head: dict, rows: dict[str, list[dict]]) -> None:
