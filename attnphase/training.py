@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from math import ceil
 
 import numpy as np
 from scipy.optimize import OptimizeResult
@@ -45,6 +46,9 @@ LARGEST_WEIGHT = 1e6
 STEP, ADAM_STEP = 0.15, 0.01
 #: Averaging constants of Adam (Kingma and Ba, arXiv:1412.6980, algorithm 1).
 FIRST_MOMENT, SECOND_MOMENT, ADAM_FLOOR = 0.9, 0.999, 1e-8
+#: Steps of gradient descent with which `minimize` begins: fewest and most, and their product with
+#: alpha in between.
+SETTLING_STEPS, SETTLING_PER_ALPHA = (50, 2000), 20
 #: `minimize` leaves L-BFGS at this relative gradient norm, or at the next where Newton's method
 #: does not take over; Newton's method goes on to this one; products in one of its linear solves.
 HANDOVERS, FINAL, NEWTON_PRODUCTS = (1e-5, 1e-6, 1e-7), 1e-12, 1000
@@ -520,13 +524,14 @@ def minimize(
     tolerance: float = 1e-8,
     iterations: int = 5000,
     seed: int = 0,
-    settling_steps: int = 50,
+    settling_steps: int | None = None,
 ) -> Trained:
     """Train the layer to a local minimum of the training risk.
 
     start, seed: as in `starting_weights`. tolerance: bound on the norm of the gradient, relative
     to that at the start or, if larger, to that of the ridge's part at the start; iterations: of
-    L-BFGS, at most, in all; settling_steps: steps of gradient descent to begin with.
+    L-BFGS, at most, in all; settling_steps: steps of gradient descent to begin with; None
+    for 50, or 20 / alpha where that is more (at most 2,000): with few sentences the valley is flat.
 
     The risk has several minima, and the one wanted is as a rule that of the start's own valley.
     L-BFGS's first steps, taken while it knows nothing of the curvature, can leap out of it:
@@ -544,8 +549,11 @@ def minimize(
     """
     check_number("tolerance", tolerance, 0.0, 1.0)
     check_integer("iterations", iterations, 1, 10**6)
-    check_integer("settling_steps", settling_steps, 0, 10**6)
     weights = _checked_start(dataset, start, seed)
+    if settling_steps is None:
+        fewest, most = SETTLING_STEPS
+        settling_steps = min(max(fewest, ceil(SETTLING_PER_ALPHA / dataset.alpha)), most)
+    check_integer("settling_steps", settling_steps, 0, 10**6)
     course = _Course(dataset)
     value, gradient = dataset.risk(weights)
     course.add(weights, value)

@@ -11,7 +11,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,6 @@ def fill(
         initializer=_end_with_parent,
         max_tasks_per_child=1 if fresh_process else None,
     )
-    written = time.monotonic()
 
     def write() -> None:
         order = [name for name in wanted if name in rows]
@@ -88,19 +88,25 @@ def fill(
         _write(path, head, some)
 
     with pool, tqdm(total=len(wanted), initial=len(rows), desc=path.name) as bar:
-        running = {pool.submit(_row, compute, *wanted[name]): name for name in missing}
+        ahead, running, written, stale = iter(missing), {}, time.monotonic(), False
         try:
-            for future in as_completed(running):
-                rows[running[future]] = future.result()
-                bar.update()
-                if time.monotonic() > written + WRITE_EVERY:
+            while True:
+                for name in islice(ahead, 4 * processes - len(running)):
+                    running[pool.submit(_row, compute, *wanted[name])] = name
+                if not running:
+                    break
+                for future in wait(running, WRITE_EVERY, FIRST_COMPLETED).done:
+                    rows[running.pop(future)] = future.result()
+                    bar.update()
+                    stale = True
+                if stale and time.monotonic() > written + WRITE_EVERY:
                     write()
-                    written = time.monotonic()
+                    written, stale = time.monotonic(), False
         except BaseException:
             pool.shutdown(cancel_futures=True)
             raise
         finally:
-            if missing:
+            if stale:
                 write()
 
 
