@@ -41,6 +41,9 @@ book: $(READY)
 html: $(READY)
 	$(BIN)/jupyter-book build . --all -W --keep-going -n
 
+# Two processes share two cores: one thread each for the linear algebra.
+test test-slow: export OMP_NUM_THREADS = 1
+
 test: $(READY)
 	$(BIN)/ruff check .
 	@$(MAKE) --no-print-directory html
