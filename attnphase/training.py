@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
 
 import numpy as np
 from scipy.optimize import OptimizeResult
 from scipy.optimize import minimize as scipy_minimize
-from scipy.sparse.linalg import LinearOperator, cg
+from scipy.sparse.linalg import LinearOperator, cg, eigsh
 
 from attnphase.baseline import LinearBaseline
 from attnphase.model import LARGEST, Array, Model, attention_matrix, check_integer, check_number
@@ -52,6 +52,8 @@ SETTLING_STEPS, SETTLING_PER_ALPHA = (50, 2000), 20
 #: `minimize` leaves L-BFGS at this relative gradient norm, or at the next where Newton's method
 #: does not take over; Newton's method goes on to this one; products in one of its linear solves.
 HANDOVERS, FINAL, NEWTON_PRODUCTS = (1e-5, 1e-6, 1e-7), 1e-12, 1000
+#: Weights that have shrunk to this fraction of the start are zero.
+VANISHED = 1e-6
 #: Relative rounding of the risk, in units of that of one token's entry.
 ROUNDING = 1e3
 
@@ -296,7 +298,8 @@ class Trained:
 
     weights: ``Q``, shape (d, r). train_loss: ``epsilon_t``, the risk at the weights (with the
     ridge, divided by d); gradient: norm of its gradient relative to that of its ridge part,
-    ``|| d grad R || / || lambda Q ||``; test_error: ``epsilon_g`` (`expected_test_error`).
+    ``|| d grad R || / || lambda Q ||`` (without meaning where the weights vanish); test_error:
+    ``epsilon_g`` (`expected_test_error`).
     q, m, theta: overlaps of token 1 (those of all tokens: `Dataset.overlaps`), floats for one
     direction (r = t = 1), else arrays of shape (r, r), (r,) and (r, t). V: response, in
     message passing only (nan where none is consistent with the weights). history: the course.
@@ -339,7 +342,7 @@ def trained_layer(
     return Trained(
         weights=weights,
         train_loss=train_loss,
-        gradient=float(np.linalg.norm(gradient) / np.linalg.norm(ridge)),
+        gradient=_relative(gradient, ridge),
         test_error=expected_test_error(dataset, weights),
         q=q,
         m=m,
@@ -352,6 +355,12 @@ def trained_layer(
         rivals=rivals,
         excited=excited,
     )
+
+
+def _relative(change: Array, whole: Array) -> float:
+    """Length of an array in units of that of another; 0 where both are 0."""
+    length = float(np.linalg.norm(change))
+    return length and float(length / np.linalg.norm(whole))
 
 
 def _first_token(dataset: Dataset, weights: Array) -> tuple[float | Array, ...]:
@@ -387,8 +396,10 @@ def starting_weights(dataset: Dataset, start: str | Array, seed: int = 0) -> Arr
             f"array, got {start!r}"
         )
     weights = _checked_weights("start", start, shape)
-    if not weights.any():
-        raise ValueError("start must not be all zeros: they are a stationary point of the risk")
+    if not np.linalg.norm(weights) > 0:  # which tiny entries do not pass either
+        raise ValueError(
+            f"start must not be zero, a stationary point of the risk; got {start!r}, of length 0"
+        )
     return weights
 
 
@@ -405,9 +416,12 @@ def _checked_weights(name: str, value: Array, shape: tuple[int, int]) -> Array:
             f"{name} must be an array of real numbers of shape {shape}, got shape "
             f"{weights.shape} and type {weights.dtype}: {value!r}"
         )
+    weights = weights.astype(float)
     if not (np.abs(weights) < LARGEST_WEIGHT).all():
-        raise ValueError(f"{name} must have entries below {LARGEST_WEIGHT:g}, got {value!r}")
-    return weights.astype(float)
+        raise ValueError(
+            f"{name} must have entries below {LARGEST_WEIGHT:g} in absolute value, got {value!r}"
+        )
+    return weights
 
 
 def _check_dataset(dataset: object) -> None:
@@ -431,11 +445,16 @@ def expected_test_error(dataset: Dataset, weights: Array) -> float:
     fields = np.empty_like(normals)
     for token, variance in enumerate(model.variances):
         rows = [[variance * rho, theta[token].T], [theta[token], q[token]]]
-        values, vectors = np.linalg.eigh(np.block(rows))
-        fields[token] = vectors * np.sqrt(np.maximum(values, 0.0)) @ normals[token]
+        fields[token] = _root(np.block(rows)) @ normals[token]
     target = model.target(fields[:, :target_rank])
     loss = channel_loss(target, fields[:, target_rank:] + m[..., None], model.variances)
     return float(0.5 * loss.mean())
+
+
+def _root(covariance: Array) -> Array:
+    """A matrix whose product with its transpose is the covariance, which may be singular."""
+    values, vectors = np.linalg.eigh(covariance)
+    return vectors * np.sqrt(np.maximum(values, 0.0))
 
 
 def sampled_test_error(
@@ -483,7 +502,7 @@ def fit_baseline(dataset: Dataset) -> LinearBaseline:
         cross += (_target_attention(model, bare, dataset.teacher) @ gram).sum(axis=0)
     fitted = np.linalg.solve(moment, cross.T).T
     fitted.setflags(write=False)
-    root = np.linalg.cholesky(dataset.teacher.T @ dataset.teacher / dataset.dimension)
+    root = _root(dataset.teacher.T @ dataset.teacher / dataset.dimension)
     errors = []
     for seed in np.random.SeedSequence(TEST_SEED).spawn(BASELINE_REPLICATES):
         normals = sobol_normals(length * len(root), BASELINE_LOG2_POINTS, seed)
@@ -501,13 +520,15 @@ class _Course:
         self.dataset = dataset
         self.entries: list[tuple] = []
         self.changes: list[float] = []
+        self.first: Array | None = None
         self.last: Array | None = None
 
     def add(self, weights: Array, train_loss: float) -> None:
         """Record weights of shape (d, r) with the risk there."""
-        if self.last is not None:
-            step = np.linalg.norm(weights - self.last) / np.linalg.norm(self.last)
-            self.changes.append(float(step))
+        if self.last is None:
+            self.first = weights
+        else:
+            self.changes.append(_relative(weights - self.last, self.last))
         self.last = weights
         self.entries.append((*_first_token(self.dataset, weights), train_loss))
 
@@ -545,7 +566,9 @@ def minimize(
 
     Raises ValueError for a bad argument, and ConvergenceError, which carries the layer reached (a
     `Trained` with ``converged`` False), if the iterations do not suffice or the tolerance is not
-    met; tokens in single precision allow about 1e-6.
+    met (tokens in single precision allow about 1e-6 for one direction and 1e-4 for more), or if
+    the weights have vanished where the risk has no minimum: a long step from a very large start,
+    or with sigma of 10 and more, can end there.
     """
     check_number("tolerance", tolerance, 0.0, 1.0)
     check_integer("iterations", iterations, 1, 10**6)
@@ -568,22 +591,37 @@ def minimize(
             course.add(weights, value)
         else:
             step *= 0.5
-    left = iterations
+    first, left = np.linalg.norm(course.first), iterations
     for handover in HANDOVERS:
-        weights, used = _lbfgs(dataset, weights, handover * scale, left, course)
+        weights, reached, used = _lbfgs(dataset, weights, handover * scale, left, course)
         left -= used
-        if left <= 0:  # far from a minimum Newton's method may lead to a saddle point
-            break
+        if left <= 0 and reached > handover * scale:
+            break  # far from a minimum Newton's method may lead to a saddle point
         weights, reached = _newton(dataset, weights, scale, course)
-        if reached <= tolerance * scale:
-            return trained_layer(dataset, weights, course.history(), True)
-    layer = trained_layer(dataset, weights, course.history(), False)
-    reached = np.linalg.norm(dataset.risk(weights)[1]) / scale
-    raise ConvergenceError(
-        f"minimize has not converged: the gradient is {reached:.1e} of its scale (tolerance "
-        f"{tolerance:g}) after {iterations - left} of {iterations} iterations",
-        layer,
-    )
+        if reached <= tolerance * scale or left <= 0:
+            break
+    layer = trained_layer(dataset, weights, course.history(), bool(reached <= tolerance * scale))
+    if not layer.converged:
+        raise ConvergenceError(
+            f"minimize has not converged: the gradient is {reached / scale:.1e} of its scale "
+            f"(tolerance {tolerance:g}) after {iterations - left} of {iterations} iterations",
+            layer,
+        )
+    if np.linalg.norm(weights) < VANISHED * first and not _is_minimum(dataset, weights):
+        raise ConvergenceError(
+            "minimize has fallen on zero weights, a stationary point that is no minimum: begin "
+            "with smaller weights",
+            replace(layer, converged=False),
+        )
+    return layer
+
+
+def _is_minimum(dataset: Dataset, weights: Array) -> bool:
+    """Whether the lowest eigenvalue of the Hessian, by Lanczos' method, is not negative."""
+    begin = np.random.default_rng(0).standard_normal(weights.size)
+    hessian = dataset.hessian(weights)
+    lowest = eigsh(hessian, 1, which="SA", v0=begin, tol=1e-2, return_eigenvectors=False)
+    return bool(lowest[0] >= 0)
 
 
 def _checked_start(dataset: object, start: str | Array, seed: int) -> Array:
@@ -594,11 +632,11 @@ def _checked_start(dataset: object, start: str | Array, seed: int) -> Array:
 
 def _lbfgs(
     dataset: Dataset, weights: Array, bound: float, iterations: int, course: _Course
-) -> tuple[Array, int]:
+) -> tuple[Array, float, int]:
     """Weights at which L-BFGS has brought the gradient's norm below ``bound``, or got no further.
 
-    Returns them with the number of iterations. The risk is handed over multiplied by d, so that
-    the Hessian is of order one.
+    Returns them with the norm of the gradient and the number of iterations. The risk is handed
+    over multiplied by d, so that the Hessian is of order one.
     """
     size = np.inf
 
@@ -618,7 +656,8 @@ def _lbfgs(
     result = scipy_minimize(
         objective, weights.ravel(), jac=True, method="L-BFGS-B", callback=record, options=options
     )
-    return result.x.reshape(weights.shape), result.nit
+    reached = np.linalg.norm(result.jac) / dataset.dimension
+    return result.x.reshape(weights.shape), float(reached), result.nit
 
 
 def _newton(dataset: Dataset, weights: Array, scale: float, course: _Course) -> tuple[Array, float]:

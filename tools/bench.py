@@ -121,7 +121,11 @@ def training_table(largest):
     rows, context = [], multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
         for dimension in (d for d in DIMENSIONS if d <= largest):
-            row = pool.submit(training, dimension).result()
+            try:
+                row = pool.submit(training, dimension).result()
+            except MemoryError as error:
+                print(f"{dimension:9d} left out: {error}", flush=True)
+                continue
             rows.append(row)
             print(
                 "{dimension:9d} {evaluation:10.4f} {blas:6.4f} {ratio:6.2f} {semantic:19.2f}"

@@ -45,8 +45,8 @@ def fill(
     script: the name of the file that asks. tasks: the kind of a row, and the entries that tell it
     from others of its kind, in the order of the file. compute: from such a task to the results; a
     ConvergenceError becomes the entry "failed" of the row. fresh_process: whether each task gets a
-    process of its own.
-    A file made with other parameters or versions is left alone, with an error.
+    process of its own. A failed row is not tried again. A file made with other parameters or
+    versions is left alone, with an error.
     """
     head = {
         "made_by": script,
@@ -60,7 +60,11 @@ def fill(
     head = json.loads(json.dumps(head))  # tuples compare equal to what the file holds
     wanted = {_name(kind, task): (kind, task) for kind, task in tasks}
     kinds = {kind: tuple(task) for kind, task in tasks}
-    stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else head
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8")) if path.exists() else head
+    except json.JSONDecodeError as error:
+        raise SystemExit(f"{path} is not a JSON file, move it away: {error}") from error
     if any(stored.get(name) != value for name, value in head.items()):
         raise SystemExit(f"{path} was made with other parameters or versions: move it away")
     if strangers := stored.keys() - head.keys() - kinds.keys():
@@ -137,7 +141,7 @@ def _write(path: Path, head: dict, rows: dict[str, list[dict]]) -> None:
     """One line a row; the file is replaced in one step."""
     parts = [json.dumps(head, indent=1)[:-2]]
     for kind, some in rows.items():
-        lines = ",\n".join("  " + json.dumps(row) for row in some)
+        lines = ",\n".join("  " + json.dumps(row, allow_nan=False) for row in some)
         parts.append(f' "{kind}": [\n{lines}\n ]')
     partial = path.with_suffix(".part")
     partial.write_text(",\n".join(parts) + "\n}\n", encoding="utf-8")
