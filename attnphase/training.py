@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
 
@@ -171,7 +171,8 @@ def sample(
 
     dimension: ``d``, at least the number of tokens and of encoding directions; seed: of all that
     is random; dtype: of the tokens, float64 or float32 (half the memory; targets and losses are
-    double precision in any case). The encodings' directions are the first vectors of
+    double precision in any case; from one seed the two draw the same teacher and
+    different sentences). The encodings' directions are the first vectors of
     the discrete cosine basis, of which the first is ``(1, ..., 1) / sqrt(d)``.
 
     Raises ValueError for an argument out of range, MemoryError if this machine cannot hold the
@@ -309,7 +310,7 @@ class Trained:
     left in the higher one.
     """
 
-    weights: Array
+    weights: Array = field(repr=False)
     train_loss: float
     gradient: float
     test_error: float
@@ -317,7 +318,7 @@ class Trained:
     m: float | Array
     theta: float | Array
     V: float | None
-    history: History
+    history: History = field(repr=False)
     iterations: int
     converged: bool
     held_from: int | None
@@ -701,8 +702,11 @@ def gradient_descent(
     and ConvergenceError, which carries the last weights, if the weights run off.
     """
     check_number("step", step, 0.0, LARGEST)
-    rate = step * dataset.dimension if isinstance(dataset, Dataset) else step
-    return _iterate(dataset, start, iterations, seed, lambda number, gradient: rate * gradient)
+
+    def update(number: int, gradient: Array) -> Array:
+        return step * dataset.dimension * gradient
+
+    return _iterate(dataset, start, iterations, seed, update)
 
 
 def adam(

@@ -580,3 +580,7 @@ def test_trained_layer_measures_the_weights():
     assert not bare.converged
     for name in ("train_loss", "gradient", "test_error", "q", "m", "theta"):
         assert type(getattr(trained, name)) is float
+    # what is long is not shown
+    assert "weights" not in repr(trained)
+    assert "history" not in repr(trained)
+    assert f"train_loss={value!r}" in repr(trained)
