@@ -6,16 +6,13 @@ that finds no crossing is recorded with its reason and without a value.
     python book/data/make_alpha_lines.py [--processes 1] [--output FILE]
 """
 
-import argparse
 from dataclasses import asdict
-from pathlib import Path
 
 import numpy as np
-from stored_rows import fill
+from stored_rows import main
 
 import attnphase
 
-FILE = Path(__file__).with_name("alpha_lines.json")
 SETTINGS = {"log2_points": 14, "replicates": 4, "seed": 0}
 
 OMEGAS = (0.0, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.275, 0.3, 0.325, 0.35, 0.38, 0.4, 0.425, 0.45)
@@ -57,20 +54,7 @@ def tasks() -> list[tuple[str, dict]]:
     return [("rows", {"omega": omega, "line": line}) for line in LINES for omega in OMEGAS]
 
 
-def compute(kind: str, task: dict) -> dict:
-    return search(**task)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--output", type=Path, default=FILE)
-    options = parser.parse_args()
+if __name__ == "__main__":
     model = asdict(attnphase.Model(0.0))
     del model["omega"]
-    script, parameters = Path(__file__).name, SETTINGS | {"model": model}
-    fill(options.output, script, parameters, tasks(), compute, options.processes)
-
-
-if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, SETTINGS | {"model": model}, tasks(), {"rows": search}, processes=1)

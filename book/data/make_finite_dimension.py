@@ -11,15 +11,11 @@ Writes finite_dimension.json beside this file, omega = 0.3, with these kinds of 
     python book/data/make_finite_dimension.py [--processes 2] [--output FILE]
 """
 
-import argparse
-from pathlib import Path
-
-from stored_rows import fill, measured
+from stored_rows import fixed_point, main, measured
 
 from attnphase import Model, gradient_descent, minimize, sample, solve
 from attnphase.training import fit_baseline, sampled_test_error
 
-FILE = Path(__file__).with_name("finite_dimension.json")
 OMEGA, DIMENSION, SEEDS, SENTENCES = 0.3, 1000, 10, 2000
 ALPHAS = [k / 12 for k in range(1, 26)]
 #: Some of the published ones, and the seeds of gradient descent there.
@@ -27,13 +23,16 @@ PUBLISHED, DESCENT_SEEDS = [0.5075, 1.005, 1.25375, 1.5025, 2.0], 3
 #: The semantic branch grows out of the uninformed one between these.
 SEMANTIC_FROM, UNINFORMED_TO = 0.75, 0.75
 POINTS = {"log2_points": 14, "replicates": 4, "seed": 0}
+PARAMETERS = {
+    "omega": OMEGA,
+    "dimension": DIMENSION,
+    "fresh_sentences": SENTENCES,
+    "theory": POINTS,
+}
 
 
 def theory(alpha: float, branch: str) -> dict:
-    point = solve(Model(OMEGA), alpha, branch, **POINTS)
-    names = ("q", "m", "V", "theta", "train_loss", "test_error")
-    row = {name: getattr(point, name) for name in names}
-    return row | {"standard_error": {name: point.standard_error[name] for name in names}}
+    return fixed_point(solve(Model(OMEGA), alpha, branch, **POINTS))
 
 
 def minimum(alpha: float, seed: int, start: str) -> dict:
@@ -91,24 +90,5 @@ def tasks() -> list[tuple[str, dict]]:
     return [(kind, key) for kind, some in keys.items() for key in some]
 
 
-def compute(kind: str, key: dict) -> dict:
-    return KINDS[kind](**key)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=FILE)
-    options = parser.parse_args()
-    parameters = {
-        "omega": OMEGA,
-        "dimension": DIMENSION,
-        "fresh_sentences": SENTENCES,
-        "theory": POINTS,
-    }
-    script = Path(__file__).name
-    fill(options.output, script, parameters, tasks(), compute, options.processes)
-
-
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, PARAMETERS, tasks(), KINDS)

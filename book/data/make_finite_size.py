@@ -12,14 +12,10 @@ Writes finite_size.json beside this file, omega = 0.3, with these kinds of rows:
 The largest dimension needs 0.5 GB in each process.
 """
 
-import argparse
-from pathlib import Path
-
-from stored_rows import fill, measured
+from stored_rows import fixed_point, main, measured
 
 from attnphase import Model, minimize, sample, solve
 
-FILE = Path(__file__).with_name("finite_size.json")
 OMEGA, ALPHA = 0.3, 1.5
 #: Dimension: number of data sets (seeds 0, 1, ...).
 SIZES = {10: 1000, 20: 1000, 50: 600, 100: 400, 200: 200, 500: 100, 1000: 40, 2000: 20, 4000: 10}
@@ -27,13 +23,11 @@ SWITCH = {100: 300, 300: 200, 1000: 60}
 SWITCH_ALPHAS = [0.5, 0.75, 1.0, 1.1, 1.2, 1.25, 1.3, 1.4, 1.5, 1.75, 2.0]
 STARTS = ("positional", "semantic")
 POINTS = {"log2_points": 14, "replicates": 4, "seed": 0}
+PARAMETERS = {"omega": OMEGA, "alpha": ALPHA, "theory": POINTS}
 
 
 def theory(branch: str) -> dict:
-    point = solve(Model(OMEGA), ALPHA, branch, **POINTS)
-    names = ("q", "m", "V", "theta", "train_loss", "test_error")
-    row = {name: getattr(point, name) for name in names}
-    return row | {"standard_error": {name: point.standard_error[name] for name in names}}
+    return fixed_point(solve(Model(OMEGA), ALPHA, branch, **POINTS))
 
 
 def size(dimension: int, seed: int, start: str) -> dict:
@@ -70,19 +64,5 @@ def tasks() -> list[tuple[str, dict]]:
     return [(kind, key) for kind, some in keys.items() for key in some]
 
 
-def compute(kind: str, key: dict) -> dict:
-    return KINDS[kind](**key)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=FILE)
-    options = parser.parse_args()
-    parameters = {"omega": OMEGA, "alpha": ALPHA, "theory": POINTS}
-    script = Path(__file__).name
-    fill(options.output, script, parameters, tasks(), compute, options.processes)
-
-
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, PARAMETERS, tasks(), KINDS)

@@ -11,18 +11,15 @@ needs 2.5 GB.
     python book/data/make_message_passing.py [--output FILE]
 """
 
-import argparse
 import resource
 import sys
-from pathlib import Path
 
 import numpy as np
-from stored_rows import fill, measured
+from stored_rows import main, measured
 
 from attnphase import Model, message_passing, sample
 from attnphase.message_passing import track
 
-FILE = Path(__file__).with_name("message_passing.json")
 OMEGA, ALPHA = 0.3, 2.0
 #: Dimension: number of data sets (seeds 0, 1, ...).
 FIXED_POINTS = {500: 10, 2000: 5, 8000: 2}
@@ -36,7 +33,7 @@ STARTS = {
 
 def fixed_point(dimension: int, seed: int, start: str) -> dict:
     trained = message_passing(sample(Model(OMEGA), ALPHA, dimension, seed), start)
-    return measured(trained) | {name: getattr(trained, name) for name in RESPONSE}
+    return measured(trained) | {name: getattr(trained, name) for name in RESPONSE} | peak()
 
 
 def tracked(dimension: int, seed: int, start: str) -> dict:
@@ -45,44 +42,30 @@ def tracked(dimension: int, seed: int, start: str) -> dict:
     noise = np.random.default_rng([seed, 7]).standard_normal((dimension, 1))
     weights = given["mu"] + given["Theta"] * data.teacher + np.sqrt(given["nu"]) * noise
     history = track(data, weights, given["keep_fraction"], given["iterations"])
-    return {name: getattr(history, name).tolist() for name in ("q", "m", "theta", "V")}
+    return {name: getattr(history, name).tolist() for name in ("q", "m", "theta", "V")} | peak()
+
+
+def peak() -> dict:
+    unit = 1 if sys.platform == "darwin" else 1024
+    return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
 
 
 RESPONSE = ("V", "held_from", "rivals", "excited")
-KINDS = {"fixed_points": (FIXED_POINTS, fixed_point), "tracks": (TRACKS, tracked)}
+KINDS = {"fixed_points": fixed_point, "tracks": tracked}
+COUNTS = {"fixed_points": FIXED_POINTS, "tracks": TRACKS}
+PARAMETERS = {"omega": OMEGA, "alpha": ALPHA, "starts": STARTS}
 
 
 def tasks() -> list[tuple[str, dict]]:
     """Every row, in the order of the file."""
     return [
         (kind, {"dimension": dimension, "seed": seed, "start": start})
-        for kind, (counts, _) in KINDS.items()
+        for kind, counts in COUNTS.items()
         for dimension, count in counts.items()
         for seed in range(count)
         for start in sorted(STARTS)
     ]
 
 
-def compute(kind: str, task: dict) -> dict:
-    row = KINDS[kind][1](**task)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return row | {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit}
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--output", type=Path, default=FILE)
-    parameters = {"omega": OMEGA, "alpha": ALPHA, "starts": STARTS}
-    fill(
-        parser.parse_args().output,
-        Path(__file__).name,
-        parameters,
-        tasks(),
-        compute,
-        processes=1,
-        fresh_process=True,
-    )
-
-
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, PARAMETERS, tasks(), KINDS, processes=1, fresh_process=True)

@@ -9,15 +9,11 @@ Writes random_starts.json beside this file, omega = 0.3 and d = 300, with these 
     python book/data/make_random_starts.py [--processes 2] [--output FILE]
 """
 
-import argparse
-from pathlib import Path
-
-from stored_rows import fill, measured
+from stored_rows import main, measured
 
 from attnphase import Model, adam, gradient_descent, minimize, sample
 from attnphase.training import starting_weights
 
-FILE = Path(__file__).with_name("random_starts.json")
 OMEGA, DIMENSION = 0.3, 300
 ALPHAS, SCALES = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0], [0.1, 0.3, 1.0, 3.0]
 #: Data sets (seeds 0, 1, ...), and random starts on each.
@@ -61,19 +57,5 @@ def tasks() -> list[tuple[str, dict]]:
     return [("valley", key) for key in valleys] + [("run", key) for key in runs]
 
 
-def compute(kind: str, key: dict) -> dict:
-    return KINDS[kind](**key)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--output", type=Path, default=FILE)
-    options = parser.parse_args()
-    parameters = {"omega": OMEGA, "dimension": DIMENSION}
-    script = Path(__file__).name
-    fill(options.output, script, parameters, tasks(), compute, options.processes)
-
-
 if __name__ == "__main__":
-    main()
+    main(__file__, __doc__, {"omega": OMEGA, "dimension": DIMENSION}, tasks(), KINDS)

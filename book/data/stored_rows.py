@@ -5,6 +5,7 @@ is the task that asked for it, such as a seed, and the results. What the scripts
 have in common; each keeps its own parameters and what it computes.
 """
 
+import argparse
 import json
 import multiprocessing
 import os
@@ -12,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -23,12 +25,46 @@ import attnphase
 
 #: Seconds between two writings of the file.
 WRITE_EVERY = 1.0
+POINT = ("q", "m", "V", "theta", "train_loss", "test_error")
 RESULTS = ("q", "m", "theta", "train_loss", "test_error", "gradient", "iterations")
 
 
 def measured(trained: attnphase.Trained) -> dict:
     """What a row tells of a trained layer of rank one."""
     return {name: getattr(trained, name) for name in RESULTS}
+
+
+def fixed_point(point: attnphase.FixedPoint) -> dict:
+    """What a row tells of a fixed point of state evolution."""
+    errors = {name: point.standard_error[name] for name in POINT}
+    return {name: getattr(point, name) for name in POINT} | {"standard_error": errors}
+
+
+def main(
+    script: str,
+    about: str,
+    parameters: dict,
+    tasks: list[tuple[str, dict]],
+    kinds: dict[str, Callable[..., dict]],
+    processes: int = 2,
+    fresh_process: bool = False,
+) -> None:
+    """Run a script, ``__file__`` with its docstring: fill its file, or the one that is asked for.
+
+    kinds: for each kind of rows, the function from the entries of a task to its results.
+    """
+    path = Path(script)
+    default = path.with_name(path.stem.removeprefix("make_") + ".json")
+    parser = argparse.ArgumentParser(description=about.split("\n")[0])
+    parser.add_argument("--output", type=Path, default=default)
+    parser.add_argument("--processes", type=int, default=processes)
+    options = parser.parse_args()
+    compute = partial(_dispatch, kinds)
+    fill(options.output, path.name, parameters, tasks, compute, options.processes, fresh_process)
+
+
+def _dispatch(kinds: dict[str, Callable[..., dict]], kind: str, task: dict) -> dict:
+    return kinds[kind](**task)
 
 
 def fill(
