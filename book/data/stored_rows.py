@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -135,19 +135,28 @@ def fill(
                     running[pool.submit(_row, compute, *wanted[name])] = name
                 if not running:
                     break
-                for future in wait(running, WRITE_EVERY, FIRST_COMPLETED).done:
-                    rows[running.pop(future)] = future.result()
+                done = wait(running, WRITE_EVERY, FIRST_COMPLETED).done
+                for future in sorted(done, key=_failed):
+                    rows[running[future]] = future.result()
+                    del running[future]
                     bar.update()
                     stale = True
                 if stale and time.monotonic() > written + WRITE_EVERY:
                     write()
                     written, stale = time.monotonic(), False
         except BaseException:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(cancel_futures=True)  # waits for the tasks that have begun
+            done = [future for future in running if not _failed(future)]
+            rows |= {running[future]: future.result() for future in done}
+            stale |= bool(done)
             raise
         finally:
             if stale:
                 write()
+
+
+def _failed(future: Future) -> bool:
+    return future.cancelled() or not future.done() or future.exception() is not None
 
 
 def _end_with_parent() -> None:
