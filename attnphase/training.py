@@ -15,14 +15,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import ceil
+from pathlib import Path
 
 import numpy as np
+import scipy
 from scipy.optimize import OptimizeResult
 from scipy.optimize import minimize as scipy_minimize
 from scipy.sparse.linalg import LinearOperator, cg, eigsh
+from threadpoolctl import ThreadpoolController
 
 from attnphase.baseline import LinearBaseline
 from attnphase.model import LARGEST, Array, Model, attention_matrix, check_integer, check_number
@@ -654,11 +658,29 @@ def _lbfgs(
             raise StopIteration
 
     options = {"maxiter": iterations, "maxfun": 20 * iterations, "ftol": 0.0, "gtol": 0.0}
-    result = scipy_minimize(
-        objective, weights.ravel(), jac=True, method="L-BFGS-B", callback=record, options=options
-    )
+    start = weights.ravel()
+    with _one_thread_for_scipy():
+        result = scipy_minimize(
+            objective, start, jac=True, method="L-BFGS-B", callback=record, options=options
+        )
     reached = np.linalg.norm(result.jac) / dataset.dimension
     return result.x.reshape(weights.shape), float(reached), result.nit
+
+
+def _one_thread_for_scipy() -> AbstractContextManager:
+    """Hold the threads of the BLAS that comes with scipy, where numpy has another one.
+
+    L-BFGS needs it for tiny systems only; its threads, spinning between two of them, would take the
+    processors from those of numpy, which multiply by the tokens.
+    """
+    libraries = ThreadpoolController()
+    home = Path(scipy.__file__).parent
+    own = [
+        library["filepath"]
+        for library in libraries.info()
+        if {home, home.with_name("scipy.libs")} & set(Path(library["filepath"]).parents)
+    ]
+    return libraries.select(filepath=own).limit(limits=1)
 
 
 def _newton(dataset: Dataset, weights: Array, scale: float, course: _Course) -> tuple[Array, float]:

@@ -14,6 +14,7 @@ from math import sqrt
 import numpy as np
 import pytest
 from scipy.optimize import minimize as scipy_minimize
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from attnphase import (
     ConvergenceError,
@@ -436,6 +437,28 @@ def test_too_few_iterations_are_an_error_that_carries_the_layer():
     assert state.iterations == len(state.history.q) <= 10
     assert state.train_loss == pytest.approx(literal(dataset, state.weights)[0], rel=1e-12)
     assert state.train_loss < state.history.train_loss[0]
+
+
+def test_threads_are_held_for_l_bfgs_only(monkeypatch):
+    """Those of scipy's own BLAS, where it has one, and not those of numpy's."""
+
+    def threads():
+        return {library["filepath"]: library["num_threads"] for library in threadpool_info()}
+
+    during, evaluate = [], Dataset.risk
+
+    def watched(self, weights):
+        during.append(threads())
+        return evaluate(self, weights)
+
+    monkeypatch.setattr(Dataset, "risk", watched)
+    dataset = sample(BASE, 2.0, 20, 0)
+    with threadpool_limits(2):
+        before = threads()
+        training._lbfgs(dataset, dataset.teacher, 1e-3, 10, training._Course(dataset))
+        assert threads() == before
+    for path, count in during[-1].items():
+        assert count == (1 if "scipy.libs" in path else before[path])
 
 
 @pytest.mark.parametrize("iterations", [1, 3, 5])
