@@ -39,6 +39,7 @@ from attnphase.training import (
     Dataset,
     History,
     Trained,
+    check_dataset,
     starting_weights,
     trained_layer,
 )
@@ -105,8 +106,7 @@ def first_messages(dataset: Dataset, weights: Array, response: float | None = No
 
 def _model_of(dataset: object) -> Model:
     """The model of a dataset for which message passing is implemented."""
-    if not isinstance(dataset, Dataset):
-        raise ValueError(f"dataset must be an attnphase.Dataset, got {dataset!r}")
+    check_dataset(dataset)
     model = dataset.model
     if (model.rank, model.target_rank) != (1, 1):
         raise NotImplementedError(

@@ -239,10 +239,10 @@ def _draw(
         yield scale * rng.standard_normal(shape, dtype)
 
 
-def _target_attention(model: Model, bare: Array, teacher: Array) -> Array:
-    """``T[x Q* / sqrt(d)]`` of sentences ``x`` of shape (N, L, d); shape (N, L, L)."""
-    fields = np.moveaxis(bare @ teacher, 0, -1) / np.sqrt(bare.shape[2])
-    return np.moveaxis(model.target(fields), -1, 0)
+def _attention(function: Callable[[Array], Array], tokens: Array, weights: Array) -> Array:
+    """Attention of sentences of shape (N, L, d) by a function of their fields; (N, L, L)."""
+    fields = np.moveaxis(tokens @ weights, 0, -1) / np.sqrt(tokens.shape[2])
+    return np.moveaxis(function(fields), -1, 0)
 
 
 def _physical_memory() -> float:
@@ -266,7 +266,7 @@ def _channel_of(
     """Target, metric and floor of sentences ``v`` of shape (N, L, d): see the module's head."""
     dimension = tokens.shape[2]
     bare = tokens - encodings
-    attention = _target_attention(model, bare, teacher)
+    attention = _attention(model.target, bare, teacher)
     gram = tokens @ tokens.swapaxes(1, 2) / dimension
     overlap = attention @ (bare @ tokens.swapaxes(1, 2)) / dimension  # y v^T / d
     best = np.linalg.solve(gram, overlap.swapaxes(1, 2)).swapaxes(1, 2)
@@ -429,7 +429,8 @@ def _checked_weights(name: str, value: Array, shape: tuple[int, int]) -> Array:
     return weights
 
 
-def _check_dataset(dataset: object) -> None:
+def check_dataset(dataset: object) -> None:
+    """Raise ValueError for anything but a `Dataset`."""
     if not isinstance(dataset, Dataset):
         raise ValueError(f"dataset must be an attnphase.Dataset, got {dataset!r}")
 
@@ -471,7 +472,7 @@ def sampled_test_error(
     `expected_test_error` leaves out. sentences: their number, at least two; seed: of them, not of
     the dataset. Returns the mean and its standard error. Raises ValueError for a bad argument.
     """
-    _check_dataset(dataset)
+    check_dataset(dataset)
     check_integer("sentences", sentences, 2, 10**9)
     check_integer("seed", seed, 0, 2**63 - 1)
     model, dimension = dataset.model, dataset.dimension
@@ -481,9 +482,8 @@ def sampled_test_error(
     errors = []
     for bare in _draw(model, sentences, dimension, rng, float):
         tokens = bare + dataset.encodings
-        output = _target_attention(model, bare, dataset.teacher) @ bare
-        fields = np.moveaxis(tokens @ weights, 0, -1) / np.sqrt(dimension)
-        output -= np.moveaxis(attention_matrix(fields), -1, 0) @ tokens
+        output = _attention(model.target, bare, dataset.teacher) @ bare
+        output -= _attention(attention_matrix, tokens, weights) @ tokens
         errors.append((output * output).sum(axis=(1, 2)) / (2 * dimension))
     return replicate_mean(np.concatenate(errors))
 
@@ -497,14 +497,14 @@ def fit_baseline(dataset: Dataset) -> LinearBaseline:
     `attnphase.linear_baseline`, but for the length of this dataset's teacher. Raises ValueError for
     anything but a dataset.
     """
-    _check_dataset(dataset)
+    check_dataset(dataset)
     model, length = dataset.model, dataset.model.length
     moment, cross = np.zeros((2, length, length))
     for offset in range(0, dataset.count, BLOCK):
         bare = dataset.tokens[offset : offset + BLOCK].astype(float) - dataset.encodings
         gram = bare @ bare.swapaxes(1, 2)
         moment += gram.sum(axis=0)
-        cross += (_target_attention(model, bare, dataset.teacher) @ gram).sum(axis=0)
+        cross += (_attention(model.target, bare, dataset.teacher) @ gram).sum(axis=0)
     fitted = np.linalg.solve(moment, cross.T).T
     fitted.setflags(write=False)
     root = _root(dataset.teacher.T @ dataset.teacher / dataset.dimension)
@@ -525,14 +525,11 @@ class _Course:
         self.dataset = dataset
         self.entries: list[tuple] = []
         self.changes: list[float] = []
-        self.first: Array | None = None
         self.last: Array | None = None
 
     def add(self, weights: Array, train_loss: float) -> None:
         """Record weights of shape (d, r) with the risk there."""
-        if self.last is None:
-            self.first = weights
-        else:
+        if self.last is not None:
             self.changes.append(_relative(weights - self.last, self.last))
         self.last = weights
         self.entries.append((*_first_token(self.dataset, weights), train_loss))
@@ -585,7 +582,8 @@ def minimize(
     course = _Course(dataset)
     value, gradient = dataset.risk(weights)
     course.add(weights, value)
-    ridge = dataset.model.regularization * np.linalg.norm(weights) / dataset.dimension
+    length = np.linalg.norm(weights)
+    ridge = dataset.model.regularization * length / dataset.dimension
     scale = max(np.linalg.norm(gradient), ridge)
     step = STEP * dataset.dimension
     for _ in range(settling_steps):
@@ -596,7 +594,7 @@ def minimize(
             course.add(weights, value)
         else:
             step *= 0.5
-    first, left = np.linalg.norm(course.first), iterations
+    left = iterations
     for handover in HANDOVERS:
         weights, reached, used = _lbfgs(dataset, weights, handover * scale, left, course)
         left -= used
@@ -612,7 +610,7 @@ def minimize(
             f"(tolerance {tolerance:g}) after {iterations - left} of {iterations} iterations",
             layer,
         )
-    if np.linalg.norm(weights) < VANISHED * first and not _is_minimum(dataset, weights):
+    if np.linalg.norm(weights) < VANISHED * length and not _is_minimum(dataset, weights):
         raise ConvergenceError(
             "minimize has fallen on zero weights, a stationary point that is no minimum: begin "
             "with smaller weights",
@@ -630,7 +628,7 @@ def _is_minimum(dataset: Dataset, weights: Array) -> bool:
 
 
 def _checked_start(dataset: object, start: str | Array, seed: int) -> Array:
-    _check_dataset(dataset)
+    check_dataset(dataset)
     check_integer("seed", seed, 0, 2**63 - 1)
     return starting_weights(dataset, start, seed)
 
