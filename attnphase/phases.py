@@ -7,6 +7,7 @@ comparison share drops out, and the spread over replicates gives the standard er
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 
@@ -15,9 +16,9 @@ from scipy.optimize import brentq
 
 from attnphase.baseline import linear_baseline
 from attnphase.model import Model, check_number
-from attnphase.proximal import ConvergenceError
+from attnphase.proximal import ConvergenceError, Minima
 from attnphase.quadrature import replicate_mean
-from attnphase.solver import ROUGH_LOG2_POINTS, FixedPoint, follow
+from attnphase.solver import ROUGH_LOG2_POINTS, Continuation, FixedPoint, turning_points
 from attnphase.state_evolution import Nodes, prox_centers, replicate_nodes, solve_channel
 
 #: Range of sample complexities in which thresholds are looked for.
@@ -32,8 +33,8 @@ ROOT_FRACTION = 1e-7
 BRACKET_ERRORS, BRACKET_FRACTION = 5.0, 1e-3
 
 
-#: Solved points of each branch.
-Memory = dict[str, list[FixedPoint]]
+#: Continuations of each branch that stand at solved points.
+Memory = dict[str, list[Continuation]]
 Advantage = Callable[[float, tuple[Nodes, ...], Memory], float]
 
 
@@ -115,8 +116,40 @@ def onset_alpha(
     """Sample complexity above which the uninformed solution is unstable towards ``branch``.
 
     branch: "positional" or "semantic". One application of the map multiplies a small overlap by
-    `growth_rates`; the onset is where that factor passes 1.
+    `growth_rates`; the onset is where that factor passes 1 from below.
     """
+    return _instability(model, branch, 1.0, log2_points, replicates, seed, tolerance, guess)
+
+
+def end_alpha(
+    model: Model,
+    branch: str = "positional",
+    log2_points: int = 14,
+    replicates: int = 4,
+    seed: int = 0,
+    tolerance: float = 1e-8,
+    guess: float = 0.7,
+) -> Threshold:
+    """Sample complexity above which the uninformed solution is stable again towards ``branch``.
+
+    The factor of `growth_rates` passes 1 from above there. A branch that is small there ends
+    there, as it joins the uninformed one; one that is not goes on. guess: where the search
+    begins, between the onset and the end.
+    """
+    return _instability(model, branch, -1.0, log2_points, replicates, seed, tolerance, guess)
+
+
+def _instability(
+    model: Model,
+    branch: str,
+    sign: float,
+    log2_points: int,
+    replicates: int,
+    seed: int,
+    tolerance: float,
+    guess: float,
+) -> Threshold:
+    """Where the growth rate passes 1, upwards (sign 1) or downwards (sign -1)."""
     if branch not in ("positional", "semantic"):
         raise ValueError(f"branch must be 'positional' or 'semantic', got {branch!r}")
 
@@ -124,16 +157,62 @@ def onset_alpha(
         point = _remember(model, alpha, "uninformed", nodes, tolerance, memory)
         if point is None:
             raise ConvergenceError(f"no uninformed fixed point found at alpha = {alpha:g}", memory)
-        return growth_rates(point, nodes)[branch] - 1.0
+        path = memory["uninformed"][-1]
+        return sign * (growth_rates(point, path.nodes, path.minima)[branch] - 1.0)
 
-    name = f"the {branch} onset"
+    name = f"the {branch} {'onset' if sign > 0 else 'end'}"
     return _threshold(model, advantage, name, log2_points, replicates, seed, guess)
 
 
-def growth_rates(point: FixedPoint, nodes: tuple[Nodes, ...]) -> dict[str, float]:
+@dataclass(frozen=True)
+class Spinodal(Threshold):
+    """A sample complexity at which two fixed points of one branch meet and vanish.
+
+    bracket: least and largest value of the replicates; overlap: the branch's own (mu for the
+    positional one, Theta for the semantic one) at the meeting; overlap_error: its standard error.
+    """
+
+    overlap: float
+    overlap_error: float
+
+
+def spinodal_alpha(
+    model: Model,
+    branch: str = "positional",
+    log2_points: int = 14,
+    replicates: int = 4,
+    seed: int = 0,
+    tolerance: float = 1e-6,
+    guess: float = 6.0,
+) -> Spinodal:
+    """Sample complexity at which a branch turns back: beyond it there is no fixed point nearby.
+
+    guess: a sample complexity at which the branch exists; it is followed from there towards
+    smaller overlaps, with the overlap given and alpha unknown, past the turning point, whose place
+    is the vertex of a parabola through its neighbourhood. Other arguments as in `attnphase.solve`.
+    Raises ConvergenceError if the branch does not exist at the guess or does not turn.
+    """
+    nodes = replicate_nodes(model, log2_points, replicates, seed)
+    path = Continuation(model, branch, nodes, tolerance)
+    path.begin(guess)
+    turns = np.array(turning_points(path))
+    mean = replicate_mean(turns)
+    return Spinodal(
+        value=float(mean.value[0]),
+        standard_error=float(mean.standard_error[0]),
+        bracket=(float(turns[:, 0].min()), float(turns[:, 0].max())),
+        overlap=float(mean.value[1]),
+        overlap_error=float(mean.standard_error[1]),
+    )
+
+
+def growth_rates(
+    point: FixedPoint, nodes: tuple[Nodes, ...], minima: tuple[Minima, ...] | None = None
+) -> dict[str, float]:
     """Factors by which one application of the map multiplies a small m or theta.
 
-    point: an uninformed fixed point, solved on ``nodes``. With ``g`` at that point and
+    point: an uninformed fixed point, solved on ``nodes``; minima: of the proximal problems there,
+    where they are known. With ``g`` at that point and
     ``s_l^2 = q_l`` Stein's lemma gives both derivatives without differentiating the proximal
     operator, jumps included:
 
@@ -146,10 +225,14 @@ def growth_rates(point: FixedPoint, nodes: tuple[Nodes, ...]) -> dict[str, float
     model, alpha = point.model, point.alpha
     variances, encodings = model.variances, np.asarray(model.encodings)
     rates = []
-    for some, replicate in zip(nodes, point.replicates, strict=True):
+    if minima is None:
+        minima = tuple(
+            solve_channel(model, some, replicate.overlaps)
+            for some, replicate in zip(nodes, point.replicates, strict=True)
+        )
+    for some, replicate, found in zip(nodes, point.replicates, minima, strict=True):
         overlaps = replicate.overlaps
-        minima = solve_channel(model, some, overlaps)
-        pull = (minima.fields - prox_centers(model, some, overlaps))[:, 0] / overlaps.V[:, 0]
+        pull = (found.fields - prox_centers(model, some, overlaps))[:, 0] / overlaps.V[:, 0]
         noise, target_fields = some.noise[:, 0], some.target_fields[:, 0]
         spread = np.sqrt(overlaps.q[:, 0, 0])
         stiffness = variances[0] / overlaps.V[0, 0, 0]
@@ -176,15 +259,21 @@ def _remember(
     continuation over long distances one may end on another, unstable solution.
     """
     known = memory.setdefault(branch, [])
-    ranked = sorted(known, key=lambda point: abs(np.log(point.alpha / alpha)))
-    near = [point for point in ranked[:1] if abs(np.log(point.alpha / alpha)) < NEAR]
-    for last in [*near, None]:
+    ranked = sorted(known, key=lambda path: abs(np.log(path.last.alpha / alpha)))
+    for last in [*ranked[:1], None]:
         try:
-            point = follow(model, alpha, branch, nodes, last, tolerance)
+            if last is None:
+                path = Continuation(model, branch, nodes, tolerance)
+                path.begin(alpha)
+            elif abs(np.log(last.last.alpha / alpha)) < NEAR:
+                path = last.copy()
+                path.to(alpha)
+            else:
+                continue
         except ConvergenceError:
             continue
-        known.append(point)
-        return point
+        known.append(path)
+        return path.last
     return None
 
 
@@ -206,10 +295,11 @@ def _threshold(
     rough = brentq(rough_difference, *_sign_change(rough_difference, name, guess), rtol=1e-4)
     differences = []
     for some in nodes:
-        own: Memory = {
-            branch: [min(points, key=lambda point: abs(point.alpha - rough))]
-            for branch, points in memory.items()
-        }
+        own: Memory = {}
+        for branch, paths in memory.items():
+            closest = min(paths, key=lambda path: abs(path.last.alpha - rough))
+            with suppress(ConvergenceError):  # then it is sought anew
+                own[branch] = [closest.on((some,))]
         differences.append(cache(partial(advantage, nodes=(some,), memory=own)))
     estimate = replicate_mean([_refine(difference, rough, name) for difference in differences])
     half = BRACKET_FRACTION * estimate.value

@@ -20,6 +20,8 @@ from attnphase.model import Array, attention_matrix
 
 #: A Newton step below this fraction of 1 + |z| is the last one: the error left is its square.
 SETTLED = 1e-5
+#: Settled nodes are put aside when fewer than this share of the nodes is going on.
+CROWDED = 0.3
 
 
 class ConvergenceError(RuntimeError):
@@ -76,25 +78,26 @@ def _two_token_derivatives(target: Array, fields: Array, metric: Array) -> tuple
     """
     rank, count = fields.shape[1:]
     other = fields[::-1]
-    logit = (fields * (other - fields)).sum(axis=1)
+    own = other - fields
+    logit = np.einsum("iap,iap->ip", fields, own)
+    own -= fields  # d c_i / d z_i; d c_i / d z_j = z_i
     attention = 1.0 / (1.0 + np.exp(np.minimum(-logit, 700.0)))
-    error = attention - np.stack((target[0, 1], target[1, 0]))
+    error = attention - target[(0, 1), (1, 0)]
     slope = attention * (1.0 - attention)
     scale = metric.sum() if metric.ndim == 1 else metric[0, 0] + metric[1, 1] - 2.0 * metric[0, 1]
-    value = 0.5 * scale * (error * error).sum(axis=0)
+    value = 0.5 * scale * np.einsum("ip,ip->p", error, error)
     first = scale * error * slope  # d(loss/2)/d c_i
     second = scale * slope * (slope + error * (1.0 - 2.0 * attention))
-    own = other - 2.0 * fields  # d c_i / d z_i; d c_i / d z_j = z_i
     gradient = first[:, None] * own + first[::-1, None] * other
     hessian = np.empty((2, rank, 2, rank, count))
     for a in range(rank):
+        bent, bent_by_other = second * own[:, a], second * fields[:, a]
         for b in range(rank):
-            curve = second * own[:, a]
-            same = curve * own[:, b] + (second * fields[:, a] * fields[:, b])[::-1]
-            cross = curve * fields[:, b] + (second * fields[:, a] * own[:, b])[::-1]
+            same = bent * own[:, b] + (bent_by_other * fields[:, b])[::-1]
+            cross = bent * fields[:, b] + (bent_by_other * own[:, b])[::-1]
             if a == b:
                 same -= 2.0 * first
-                cross += first + first[::-1]
+                cross += first[0] + first[1]
             hessian[0, a, 0, b], hessian[1, a, 1, b] = same
             hessian[0, a, 1, b], hessian[1, a, 0, b] = cross
     return value, gradient, hessian
@@ -140,8 +143,11 @@ def objective(fields: Array, center: Array, precision: Array, target: Array, met
     """
     value, gradient, hessian = channel_derivatives(target, fields, metric)
     offset = fields - center
-    pull = (precision[..., None] * offset[:, None]).sum(axis=2)
-    value += 0.5 * (offset * pull).sum(axis=(0, 1))
+    if offset.shape[1] == 1:
+        pull = precision * offset  # matrices of one entry
+    else:
+        pull = np.einsum("lab,lbp->lap", precision, offset)
+    value += 0.5 * np.einsum("lap,lap->p", offset, pull)
     gradient += pull
     for token, block in enumerate(precision):
         hessian[token, :, token] += block[..., None]
@@ -189,40 +195,43 @@ def descend(start: Array, center: Array, precision: Array, target: Array, metric
         )
         gradient = gradient.reshape(size, -1)
         step = newton_direction(hessian.reshape(size, size, -1), gradient)
-        return value, step, (gradient * step).sum(axis=0)
+        return value, step, np.einsum("ip,ip->p", gradient, step)
 
     result, value = start.copy(), np.empty(count)
     if count == 0:
         return result, value
-    nodes = np.arange(count)
+    nodes, whole = np.arange(count), slice(None)
     z = start.reshape(size, count)
-    f, step, slope = evaluate(start, slice(None))
+    f, step, slope = evaluate(start, whole)
     length = np.ones(count)
+    going = np.ones(count, dtype=bool)
     for _ in range(200):
-        trial = z + length * step
-        small = (np.abs(length * step) < SETTLED * (1.0 + np.abs(z))).all(axis=0)
-        f_new, step_new, slope_new = evaluate(
-            trial.reshape(shape[:2] + (-1,)), nodes if len(nodes) < count else slice(None)
-        )
-        accept = small | (f_new <= f + 1e-4 * length * slope)
-        if accept.all():
-            z, f, step, slope, length = trial, f_new, step_new, slope_new, np.ones(len(f))
-        else:
-            z = np.where(accept, trial, z)
-            step = np.where(accept, step_new, step)
-            f = np.where(accept, f_new, f)
-            slope = np.where(accept, slope_new, slope)
-            length = np.where(accept, 1.0, 0.25 * length)
-        if small.any():
-            done = nodes[small]
-            result[..., done] = z[:, small].reshape(shape[:2] + (-1,))
-            value[done] = f[small]
-            going = ~small
-            nodes = nodes[going]
-            if not len(nodes):
-                return result, value
-            z, f, step, slope = z[:, going], f[going], step[:, going], slope[going]
-            length = length[going]
+        move = length * step
+        short = (np.abs(move) < SETTLED * (1.0 + np.abs(z))).all(axis=0)
+        done = np.flatnonzero(going & short)
+        # what so short a step lowers the objective by, to third order in its length
+        lower = f + length * (1.0 - 0.5 * length) * slope
+        if len(done) == count:
+            return (z + move).reshape(shape), lower
+        value[nodes[done]] = lower[done]
+        for row, own, way in zip(result.reshape(size, count), z, move, strict=True):
+            row[nodes[done]] = own[done] + way[done]
+        going[done] = False
+        left = np.count_nonzero(going)
+        if left == 0:
+            return result, value
+        if left < CROWDED * len(nodes):
+            nodes, z, f, step = nodes[going], z[:, going], f[going], step[:, going]
+            slope, length, move = slope[going], length[going], move[:, going]
+            whole, going = nodes, np.ones(left, dtype=bool)
+        trial = z + move
+        f_new, step_new, slope_new = evaluate(trial.reshape(shape[:2] + (-1,)), whole)
+        refused = np.flatnonzero(f_new > f + 1e-4 * length * slope)
+        again = 0.25 * length[refused]
+        for new, old in ((trial, z), (step_new, step), (f_new, f), (slope_new, slope)):
+            new[..., refused] = old[..., refused]
+        z, f, step, slope, length = trial, f_new, step_new, slope_new, np.ones(len(nodes))
+        length[refused] = again
     raise ConvergenceError(f"{len(nodes)} of {count} proximal problems did not settle")
 
 

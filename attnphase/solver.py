@@ -8,6 +8,7 @@ gives every figure its standard error. Chapter "Solving the equations".
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -112,8 +113,7 @@ class _Map:
                 f"to coordinates {x.tolist()}"
             )
         overlaps = self.overlaps(x)
-        own = {"positional": np.linalg.norm(x[2:]), "semantic": np.exp(x[2:]).sum()}
-        if own.get(self.branch, 1.0) < np.sqrt(VANISHED):
+        if self.own(x) < np.sqrt(VANISHED):
             raise ConvergenceError(
                 f"the {self.branch} branch does not exist at alpha = {self.alpha:g}, or was not "
                 "reached: the iteration runs into m = theta = 0",
@@ -127,6 +127,12 @@ class _Map:
             )
         self.minima = solve_channel(self.model, self.nodes, overlaps, self.minima, **how)
         self.evaluations += 1
+
+    def own(self, x: Array) -> float:
+        """Size of mu or Theta, whichever the branch has."""
+        if self.branch == "uninformed":
+            return 1.0
+        return float(np.linalg.norm(x[2:]) if self.branch == "positional" else np.exp(x[2]))
 
     def _change(self, x: Array, tie: Tie | None = None) -> Array:
         overlaps = self.overlaps(x)
@@ -148,6 +154,32 @@ class _Map:
         slope = difference / overlaps.V[:, 0, 0] * conditional_spread(self.model, overlaps)
         gap = minima.rival_envelope[rival] - minima.envelope[node]
         return float(gap / np.linalg.norm(slope))
+
+
+class _MapAtOverlap(_Map):
+    """The map with the branch's own overlap given, and the sample complexity unknown.
+
+    Coordinates ``x``: log nu, log(1 / D), log alpha. A branch that turns back in alpha, where two
+    fixed points meet, is a function of its overlap all the way. own: mu of the one direction of
+    the encodings, or log Theta.
+    """
+
+    def __init__(self, model: Model, own: float, branch: str, nodes: Nodes):
+        super().__init__(model, np.nan, branch, nodes)
+        self.given = own
+
+    def overlaps(self, x: Array) -> Overlaps:
+        return super().overlaps(self._full(x))
+
+    def _full(self, x: Array) -> Array:
+        return np.append(x[:2], self.given)
+
+    def own(self, x: Array) -> float:
+        return super().own(self._full(x))
+
+    def _change(self, x: Array, tie: Tie | None = None) -> Array:
+        self.alpha = float(np.exp(x[2]))
+        return super()._change(self._full(x), tie)
 
 
 def _overlaps_at(model: Model, branch: str, x: Array) -> Overlaps:
@@ -222,15 +254,20 @@ LOST, LOST_NODES = 1e-4, 40.0
 ROUNDS = 40
 #: An envelope found lower by more than this means that the search had missed a minimum.
 ENVELOPE_SLACK = 1e-9
+#: Solutions, each followed by a search for lower minima.
+SEARCHES = 4
+MOVING = "the global minima of the proximal problem keep changing"
 
 
-def _find_zero(state_map: _Map, x: Array, tolerance: float) -> tuple[Array, Tie | None, float]:
+def _find_zero(
+    state_map: _Map, x: Array, tolerance: float, attempts: int = ATTEMPTS
+) -> tuple[Array, Tie | None, float]:
     """Zero of the map, the tie that it lies on, if any, and its residual.
 
     Where the root finder does not get there from ``x``, damped iteration brings it nearer.
     Raises ConvergenceError if no zero is found.
     """
-    for attempt in range(ATTEMPTS):
+    for attempt in range(attempts):
         if attempt:
             state_map.forget()
             x = _iterate(state_map, x)
@@ -341,11 +378,16 @@ def _solve_held(
 
 
 def _solve_replicate(
-    model: Model, alpha: float, branch: str, nodes: Nodes, start: Overlaps, tolerance: float
+    model: Model,
+    alpha: float,
+    branch: str,
+    nodes: Nodes,
+    start: Overlaps,
+    tolerance: float,
 ) -> _Replicate:
     state_map = _Map(model, alpha, branch, nodes)
     x = _coordinates(model, branch, start)
-    for _ in range(4):
+    for _ in range(SEARCHES):
         x, tie, residual = _find_zero(state_map, x, tolerance)
         overlaps = state_map.overlaps(x)
         minima = state_map.minima
@@ -355,10 +397,17 @@ def _solve_replicate(
             break
         state_map.minima, state_map.searched = search, x
     else:
-        raise ConvergenceError("the global minima of the proximal problem keep changing", overlaps)
+        raise ConvergenceError(MOVING, overlaps)
+    return _replicate_at(state_map, x, tie, residual)
+
+
+def _replicate_at(state_map: _Map, x: Array, tie: Tie | None, residual: float) -> _Replicate:
+    """What a zero of the map is worth; its minima are those that the map is at."""
     state_map.check_resolved(x)
+    model, alpha, nodes = state_map.model, state_map.alpha, state_map.nodes
+    overlaps, minima = state_map.overlaps(x), state_map.minima
     hats = conjugates_from(model, alpha, nodes, overlaps, minima, tie)
-    hats = impose_parity(branch, hats)
+    hats = impose_parity(state_map.branch, hats)
     return _Replicate(
         overlaps=overlaps,
         conjugates=hats,
@@ -551,14 +600,29 @@ def solve_on(
     """
     check_number("alpha", alpha, 0.0, LARGEST)
     _check_request(branch, tolerance)
-    alpha = float(alpha)
+    alpha, nodes = float(alpha), _distinct(nodes, branch)
+    replicates = _solve_replicates(model, alpha, branch, nodes, starts, tolerance)
+    return _summarize(model, alpha, branch, replicates)
+
+
+def _distinct(nodes: tuple[Nodes, ...], branch: str) -> tuple[Nodes, ...]:
+    return tuple(some.distinct(branch) for some in nodes)
+
+
+def _solve_replicates(
+    model: Model,
+    alpha: float,
+    branch: str,
+    nodes: tuple[Nodes, ...],
+    starts: Iterable[Overlaps] | None,
+    tolerance: float,
+) -> list[_Replicate]:
     if starts is None:
         starts = [_cold_start(model, alpha, branch)] * len(nodes)
-    replicates = [
+    return [
         _solve_replicate(model, alpha, branch, some, start, tolerance)
         for some, start in zip(nodes, starts, strict=True)
     ]
-    return _summarize(model, alpha, branch, replicates)
 
 
 def solve(
@@ -605,6 +669,274 @@ def _starts(start: FixedPoint | Overlaps | None, count: int) -> list[Overlaps] |
     return [start.overlaps] * count
 
 
+@dataclass(frozen=True)
+class _Trail:
+    """Where a continuation stands on one set of nodes, and what the next point is predicted from.
+
+    visited: the last points as (log alpha, coordinates), at most `MEMORY`; jacobian: of the map
+    there; minima: of the proximal problems at the last one.
+    """
+
+    visited: tuple[tuple[float, Array], ...]
+    jacobian: Array
+    minima: Minima
+
+    def predict(self, log_alpha: float) -> Array:
+        """Coordinates extrapolated through the last points by the Lagrange polynomial.
+
+        Where that would lead far away, those of the last point.
+        """
+        last = self.visited[-1][1]
+        places = np.array([place for place, _ in self.visited])
+        guess = np.zeros_like(last)
+        for k, (place, x) in enumerate(self.visited):
+            others = np.delete(places, k)
+            guess += x * np.prod((log_alpha - others) / (place - others))
+        return guess if np.abs(guess - last).max() < LONGEST_STEP else last
+
+    def then(self, log_alpha: float, x: Array, jacobian: Array, minima: Minima) -> _Trail:
+        """The trail that goes on to the point ``x``."""
+        kept = [visit for visit in self.visited if visit[0] != log_alpha]
+        return _Trail((*kept, (log_alpha, x))[-MEMORY:], jacobian, minima)
+
+
+#: Points that a continuation extrapolates from.
+MEMORY = 3
+#: Evaluations that Broyden's method gets, largest step in a coordinate, and the largest relative
+#: misfit that still tells of the derivative: a larger one comes from nodes that jump.
+QUICK, LONGEST_STEP, LARGEST_GAIN = 10, 0.3, 0.5
+#: Factor by which the residual may exceed the least one so far.
+ASTRAY = 4.0
+#: Step of the finite differences that the first Jacobian is made of.
+DIFFERENCE = 1e-3
+
+
+def _broyden(
+    state_map: _Map, x: Array, jacobian: Array, tolerance: float
+) -> tuple[Array, float, Array]:
+    """Broyden's method with the Jacobian of a point nearby: best point, residual, Jacobian.
+
+    A good prediction with a good Jacobian needs three or four evaluations, where the root finder,
+    which begins with finite differences, needs three times as many.
+    """
+    state_map.best = (np.inf, x)
+    change = state_map(x)
+    for _ in range(QUICK):
+        least = state_map.best[0]
+        if least <= tolerance or np.abs(change).max() > ASTRAY * least:
+            break
+        step = -np.linalg.lstsq(jacobian, change)[0]
+        step *= min(1.0, LONGEST_STEP / np.abs(step).max())
+        x = x + step
+        new = state_map(x)
+        gain = new - change - jacobian @ step
+        if np.linalg.norm(gain) < LARGEST_GAIN * np.linalg.norm(step):  # no node has jumped
+            jacobian = jacobian + np.outer(gain, step) / (step @ step)
+        change = new
+    residual, x = state_map.best
+    return x, residual, jacobian
+
+
+def _jacobian(state_map: _Map, x: Array) -> Array:
+    """Derivative of the map's relative change, by central differences."""
+    shifts = DIFFERENCE * np.eye(len(x))
+    columns = [state_map(x + shift) - state_map(x - shift) for shift in shifts]
+    return np.array(columns).T / (2 * DIFFERENCE)
+
+
+def _step(
+    trail: _Trail,
+    model: Model,
+    alpha: float,
+    branch: str,
+    nodes: Nodes,
+    tolerance: float,
+    attempts: int,
+) -> tuple[_Replicate, _Trail]:
+    """The fixed point at ``alpha`` from those that the trail has visited, and the trail to it.
+
+    Raises ConvergenceError where it does not get there.
+    """
+    state_map = _Map(model, alpha, branch, nodes)
+    state_map.minima, place = trail.minima, float(np.log(alpha))
+    x, jacobian = trail.predict(place), trail.jacobian
+    for _ in range(SEARCHES):
+        tie, residual = None, np.inf
+        try:
+            x, residual, jacobian = _broyden(state_map, x, jacobian, tolerance)
+            if residual > tolerance:
+                jacobian = _jacobian(state_map, x)
+                x, residual, jacobian = _broyden(state_map, x, jacobian, tolerance)
+        except ConvergenceError:
+            jacobian = trail.jacobian
+        if not residual <= tolerance:
+            state_map.forget()
+            x = x if residual < STALLED else trail.visited[-1][1]
+            x, tie, residual = _find_zero(state_map, x, tolerance, attempts)
+        known = state_map.minima
+        state_map._solve(x, search=True)
+        if (state_map.minima.envelope >= known.envelope - ENVELOPE_SLACK).all():
+            state_map.minima = known
+            replicate = _replicate_at(state_map, x, tie, residual)
+            return replicate, trail.then(place, x, jacobian, known)
+    raise ConvergenceError(MOVING, state_map.overlaps(x))
+
+
+class Continuation:
+    """One branch followed along the sample complexity, on given sets of nodes.
+
+    model, branch, nodes, tolerance: as in `solve_on`. The first point is found as by `solve_on`;
+    each further one starts from an extrapolation of the last three, with the Jacobian of the map
+    and the minima of the proximal problems from the last one. ``last`` is the last point.
+    """
+
+    def __init__(
+        self, model: Model, branch: str, nodes: tuple[Nodes, ...], tolerance: float = 1e-8
+    ):
+        _check_request(branch, tolerance)
+        self.model, self.branch, self.tolerance = model, branch, tolerance
+        self.nodes = _distinct(nodes, branch)
+        self.last: FixedPoint | None = None
+        self._trails: list[_Trail] = []
+
+    def copy(self) -> Continuation:
+        """Another continuation that stands at the same point."""
+        return copy(self)  # what it holds is replaced, never changed
+
+    def on(self, nodes: tuple[Nodes, ...]) -> Continuation:
+        """A continuation that stands at the same point on other nodes.
+
+        nodes: as many sets as its own, or any number if it has one set. Raises ConvergenceError
+        if there is no fixed point on them.
+        """
+        other = Continuation(self.model, self.branch, nodes, self.tolerance)
+        trails = self._trails * len(nodes) if len(self._trails) == 1 else self._trails
+        for trail, some in zip(trails, other.nodes, strict=True):
+            place, x = trail.visited[-1]
+            overlaps = _overlaps_at(self.model, self.branch, x)
+            minima = solve_channel(self.model, some, overlaps)
+            other._trails.append(_Trail(((place, x),), trail.jacobian, minima))
+        other.to(self.last.alpha, 0, 1)
+        return other
+
+    @property
+    def minima(self) -> tuple[Minima, ...]:
+        """Minima of the proximal problems at the last point, one for each set of nodes."""
+        return tuple(trail.minima for trail in self._trails)
+
+    def overlap_square(self, alpha: float) -> float:
+        """The square of the branch's own overlap (mu or Theta) by linear extrapolation in alpha.
+
+        The mean over the sets of nodes, from the last two points; nan from a single one. Close to
+        a continuous end of the branch it is what goes to zero linearly.
+        """
+        if len(self._trails[0].visited) < 2:
+            return np.nan
+        values = []
+        for trail, nodes in zip(self._trails, self.nodes, strict=True):
+            state_map = _Map(self.model, alpha, self.branch, nodes)
+            (near, a), (far, b) = [
+                (np.exp(place), state_map.own(x) ** 2) for place, x in trail.visited[:-3:-1]
+            ]
+            values.append(a + (a - b) * (alpha - near) / (near - far))
+        return float(np.mean(values))
+
+    def begin(self, alpha: float, starts: Iterable[Overlaps] | None = None) -> FixedPoint:
+        """The first point, from ``starts`` as in `solve_on`."""
+        check_number("alpha", alpha, 0.0, LARGEST)
+        alpha = float(alpha)
+        replicates = _solve_replicates(
+            self.model, alpha, self.branch, self.nodes, starts, self.tolerance
+        )
+        trails = []
+        for nodes, replicate in zip(self.nodes, replicates, strict=True):
+            state_map = _Map(self.model, alpha, self.branch, nodes)
+            x = _coordinates(self.model, self.branch, replicate.overlaps)
+            jacobian = _jacobian(state_map, x)
+            trails.append(_Trail(((float(np.log(alpha)), x),), jacobian, state_map.minima))
+        self._trails = trails
+        self.last = _summarize(self.model, alpha, self.branch, replicates)
+        return self.last
+
+    def to(self, alpha: float, halvings: int = 4, attempts: int = ATTEMPTS) -> FixedPoint:
+        """The point at ``alpha``; where the solver fails, by way of the geometric mean.
+
+        halvings: of the step; attempts: of the root finder at each.
+        Raises ConvergenceError if the branch is lost; the continuation then stays where it got to.
+        """
+        check_number("alpha", alpha, 0.0, LARGEST)
+        alpha = float(alpha)
+        try:
+            pairs = [
+                _step(trail, self.model, alpha, self.branch, nodes, self.tolerance, attempts)
+                for trail, nodes in zip(self._trails, self.nodes, strict=True)
+            ]
+        except ConvergenceError:
+            if halvings == 0:
+                raise
+            self.to(float(np.sqrt(alpha * self.last.alpha)), halvings - 1, attempts)
+            return self.to(alpha, halvings - 1, attempts)
+        replicates, self._trails = [list(part) for part in zip(*pairs, strict=True)]
+        self.last = _summarize(self.model, alpha, self.branch, replicates)
+        return self.last
+
+
+#: A turning point is sought by steps of this factor in the branch's own overlap, at most this many,
+#: until the sample complexity has gone back by this much of its logarithm; the vertex is that of
+#: the parabola through what lies within as much of it.
+OVERLAP_STEP, OVERLAP_STEPS, TURNED = 0.985, 80, 0.06
+
+
+#: Fewest points that the parabola is fitted to.
+FEWEST = 6
+
+
+def turning_points(path: Continuation) -> list[tuple[float, float]]:
+    """Where the branch turns back in alpha, for each set of nodes: (alpha, own overlap).
+
+    From the point where ``path`` stands the branch is followed towards smaller overlaps (mu or
+    Theta), with the sample complexity as the unknown. Raises ConvergenceError if it does not turn.
+    """
+    if len(path._trails[0].visited[-1][1]) != 3:
+        raise NotImplementedError("turning points need one direction of the encodings")
+    ends = []
+    for trail, nodes in zip(path._trails, path.nodes, strict=True):
+        place, x = trail.visited[-1]
+        overlaps, places, minima = [], [], trail.minima
+        known = [np.append(x[:2], place)]
+        own = x[2]
+        for _ in range(OVERLAP_STEPS):
+            state_map = _MapAtOverlap(path.model, own, path.branch, nodes)
+            state_map.minima = minima
+            start = known[-1] if len(known) < 2 else 2 * known[-1] - known[-2]
+            y, _, _ = _find_zero(state_map, start, path.tolerance)
+            minima = state_map.minima
+            known.append(y)
+            overlaps.append(state_map.own(y))
+            places.append(y[2])
+            turn = int(np.abs(np.array(places) - places[0]).argmax())
+            if abs(places[-1] - places[turn]) > TURNED:
+                break
+            own = own * OVERLAP_STEP if path.branch == "positional" else own + np.log(OVERLAP_STEP)
+        else:
+            raise ConvergenceError(
+                f"the {path.branch} branch does not turn back in alpha: from "
+                f"{np.exp(places[0]):g} it was followed to {np.exp(places[-1]):g}",
+                path.last,
+            )
+        near = np.abs(np.array(places) - places[turn]) < TURNED
+        if np.count_nonzero(near) < FEWEST:
+            raise ConvergenceError(
+                f"the {path.branch} branch is too uneven near its turning point at alpha = "
+                f"{np.exp(places[turn]):g} on {nodes.count} nodes: take more",
+                path.last,
+            )
+        curve = np.polynomial.Polynomial.fit(np.array(overlaps)[near], np.array(places)[near], 2)
+        vertex = float(curve.deriv().roots()[0].real)
+        ends.append((float(np.exp(curve(vertex))), vertex))
+    return ends
+
+
 def trace(
     model: Model,
     alphas: Iterable[float],
@@ -617,53 +949,25 @@ def trace(
 ) -> tuple[FixedPoint, ...]:
     """Fixed points along ``alphas`` by continuation, in the order given; see `solve`.
 
-    Each point starts from the last one; where that fails the step is halved, up to four times.
+    Each point starts from the last ones; where that fails the step is halved, up to four times.
     Raises ConvergenceError, with the points found so far as its ``state``, where the branch is
     lost.
     """
     _check_request(branch, tolerance)
     nodes = replicate_nodes(model, log2_points, replicates, seed)
     starts = _starts(start, replicates)
+    path = Continuation(model, branch, nodes, tolerance)
     points: list[FixedPoint] = []
     for alpha in alphas:
         check_number("alphas", alpha, 0.0, LARGEST)
         try:
-            if points:
-                points.append(follow(model, alpha, branch, nodes, points[-1], tolerance))
-            else:
-                points.append(solve_on(model, alpha, branch, nodes, starts, tolerance))
+            points.append(path.to(alpha) if points else path.begin(alpha, starts))
         except ConvergenceError as error:
             raise ConvergenceError(
                 f"the {branch} branch is lost on the way to alpha = {alpha:g}: {error}",
                 tuple(points),
             ) from error
     return tuple(points)
-
-
-def follow(
-    model: Model,
-    alpha: float,
-    branch: str,
-    nodes: tuple[Nodes, ...],
-    last: FixedPoint | None,
-    tolerance: float = 1e-8,
-    halvings: int = 4,
-) -> FixedPoint:
-    """Fixed point at ``alpha`` from the one at a nearby sample complexity, on the same nodes.
-
-    Without ``last`` this is `solve_on`. Where the solver fails, goes by the geometric mean.
-    """
-    if last is None:
-        return solve_on(model, alpha, branch, nodes, None, tolerance)
-    near = _starts(last, len(nodes))
-    try:
-        return solve_on(model, alpha, branch, nodes, near, tolerance)
-    except ConvergenceError:
-        if halvings == 0:
-            raise
-    middle = float(np.sqrt(alpha * last.alpha))
-    half = follow(model, middle, branch, nodes, last, tolerance, halvings - 1)
-    return follow(model, alpha, branch, nodes, half, tolerance, halvings - 1)
 
 
 def _check_request(branch: object, tolerance: object) -> None:

@@ -13,10 +13,10 @@ from stored_rows import main
 
 import attnphase
 
-SETTINGS = {"log2_points": 14, "replicates": 4, "seed": 0}
+SETTINGS = {"log2_points": 15, "replicates": 8, "seed": 0}
 
-OMEGAS = (0.0, 0.05, 0.075, 0.1, 0.15, 0.2, 0.25, 0.275, 0.3, 0.325, 0.35, 0.38, 0.4, 0.425, 0.45)
-OMEGAS += (0.475, 0.49, 0.5)
+#: Steps of 0.025, and where a published figure stands in between or the upper line bends.
+OMEGAS = tuple(sorted({round(0.025 * k, 3) for k in range(21)} | {0.38, 0.49}))
 LINES = {"alpha_c": attnphase.critical_alpha, "alpha_l": attnphase.baseline_alpha}
 #: Where the searches begin: (omega, alpha). A start only; a search widens until it has a bracket.
 STARTS = {
