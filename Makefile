@@ -19,7 +19,7 @@ help:
 	@echo 'make test-slow  the tests that take long'
 	@echo 'make serve      build, then serve the book on this machine (PORT=8000)'
 	@echo 'make execute    execute every notebook and store its outputs'
-	@echo 'make bench      time solver and training (3.3 GB): tables here, and _build/bench.json'
+	@echo 'make bench      time solver, diagram, training (3.3 GB): tables, and _build/bench.json'
 	@echo 'make clean      remove what these commands made: .venv, _build and caches'
 	@echo
 	@echo 'Each command first sets up .venv if need be; PYTHON=python3.12 chooses the interpreter.'

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
+from importlib.metadata import version
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
-import scipy
 from tqdm import tqdm
 
 from attnphase.baseline import linear_baseline
@@ -99,9 +99,7 @@ class PhaseDiagram:
         losses = [getattr(self, name).train_loss for name in BRANCHES]
         lowest = np.where(np.isnan(losses), np.inf, losses).argmin(axis=0)
         names = np.asarray(BRANCHES, dtype="<U10")[lowest]
-        doubtful = (self.positional.status == "unresolved") | (
-            self.semantic.status == "unresolved"
-        )
+        doubtful = (self.positional.status == "unresolved") | (self.semantic.status == "unresolved")
         doubtful &= names == "uninformed"
         return np.where(doubtful | ~np.isfinite(losses).any(axis=0), "", names)
 
@@ -373,9 +371,8 @@ class _Sweep:
 
     @classmethod
     def empty(cls, model: Model, alphas: Array, omegas: Array, settings: dict) -> _Sweep:
-        from attnphase import __version__
-
-        versions = {"attnphase": __version__, "numpy": np.__version__, "scipy": scipy.__version__}
+        names = ("attnphase", "numpy", "scipy")
+        versions = {name: version(name) for name in names}
         width, height, branches = len(omegas), len(alphas), len(BRANCHES)
         return cls(
             model,
@@ -405,7 +402,7 @@ class _Sweep:
     def write(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         names = ("alphas", "omegas", "done", "values", "errors", "growth", "status")
-        partial_file = file.with_suffix(f".{os.getpid()}.part")
+        partial_file = file.with_suffix(".part")
         with open(partial_file, "wb") as stream:
             arrays = {name: getattr(self, name) for name in names}
             np.savez_compressed(stream, head=json.dumps(self.head), **arrays)
@@ -452,9 +449,7 @@ class _Sweep:
             errors = dict(zip(MEASURED, np.moveaxis(self.errors[:, b], 1, 0), strict=True))
             growth = self.growth[:, b] if b < 2 else np.full(self.growth[:, 0].shape, np.nan)
             status = np.asarray(STATUS, dtype="<U10")[self.status[:, b]]
-            grids[name] = BranchGrid(
-                **values, growth=growth, standard_error=errors, status=status
-            )
+            grids[name] = BranchGrid(**values, growth=growth, standard_error=errors, status=status)
         baseline = [linear_baseline(replace(self.model, omega=o)).test_error for o in self.omegas]
         return PhaseDiagram(
             model=self.model,
@@ -464,6 +459,3 @@ class _Sweep:
             settings=self.settings,
             **grids,
         )
-
-
-__all__: Sequence[str] = ("BranchGrid", "PhaseDiagram", "phase_diagram", "read_diagram")

@@ -317,9 +317,7 @@ def _best_of_root_finder(state_map: _Map, x: Array) -> tuple[Array, float]:
     return x, residual
 
 
-def _settle(
-    state_map: _Map, x: Array, tolerance: float
-) -> tuple[Array, Tie | None, float] | None:
+def _settle(state_map: _Map, x: Array, tolerance: float) -> tuple[Array, Tie | None, float] | None:
     """Zero of the map near ``x``, where jumps of single nodes stop the root finder, or None.
 
     Active-set iteration: hold every node at its minimum and solve the smooth equations; let the
@@ -361,9 +359,7 @@ def _settle(
     return None
 
 
-def _solve_held(
-    state_map: _Map, x: Array, tied: Array | None
-) -> tuple[Array, Tie | None, float]:
+def _solve_held(state_map: _Map, x: Array, tied: Array | None) -> tuple[Array, Tie | None, float]:
     """Zero of the held map, with the nodes ``tied`` divided if there are any, and its residual."""
     if tied is None:
         found = root(state_map.held, x, method="hybr", options=HELD_ROOT)
@@ -478,9 +474,7 @@ def _cold_start(model: Model, alpha: float, branch: str) -> Overlaps:
         try:
             for step in reversed(range(climb)):
                 there = alpha * CLIMB**step
-                overlaps = _solve_replicate(
-                    model, there, branch, nodes, overlaps, 1e-6
-                ).overlaps
+                overlaps = _solve_replicate(model, there, branch, nodes, overlaps, 1e-6).overlaps
         except ConvergenceError:
             break
         return overlaps
@@ -550,9 +544,7 @@ class FixedPoint:
         return float(values[0, 0, 0])
 
 
-def _summarize(
-    model: Model, alpha: float, branch: str, replicates: list[_Replicate]
-) -> FixedPoint:
+def _summarize(model: Model, alpha: float, branch: str, replicates: list[_Replicate]) -> FixedPoint:
     def arrays(kind: type, part: str) -> tuple[object, object]:
         parts = [getattr(replicate, part) for replicate in replicates]
         names = [field.name for field in fields(kind)]

@@ -1,4 +1,4 @@
-"""Time the solver and the training: two tables on the terminal, and _build/bench.json.
+"""Time solver, phase diagram and training: tables on the terminal, and _build/bench.json.
 
 * warm: one evaluation of the state-evolution map on one set of nodes, near its fixed point, the
   proximal problems followed from the last evaluation; the median over repeats.
@@ -15,6 +15,10 @@ Training, each dimension in a process of its own, alpha = 2:
 * descent: 5,000 steps of `attnphase.gradient_descent`, at d = 1000.
 
 The largest dimension takes 3.3 GB; --largest 4000 leaves it out.
+
+Diagram: `attnphase.phase_diagram` on square grids, in two processes with one thread each. accurate:
+share of the points found whose standard error is below 1 % for q, the branch's own overlap and V;
+peak: of memory, the parent and its largest worker. --diagram 25 leaves the larger one out.
 """
 
 import argparse
@@ -42,8 +46,11 @@ MODEL = attnphase.Model(omega=0.3)
 ALPHA = 1.5
 REPLICATES = 4
 REPEATS = 21
+DIAGRAMS, PROCESSES = (25, 50), 2
 DIMENSIONS, TRAINING_ALPHA, DESCENT_DIMENSION = (1000, 4000, 10000), 2.0, 1000
 STARTS = ("semantic", "positional")
+#: Bytes in the unit of ru_maxrss.
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024
 COLUMNS = ("what", "branch", "points", "replicates", "evaluations", "threads", "seconds")
 
 
@@ -104,8 +111,7 @@ def training(dimension):
     row["ratio"] = evaluation / blas
     for name in STARTS:
         _, row["threads"], row[name] = timed(lambda name=name: attnphase.minimize(data, name))
-    unit = 1 if sys.platform == "darwin" else 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
     row["peak"] = peak / data.tokens.nbytes
     if dimension == DESCENT_DIMENSION:
         for name in STARTS:
@@ -142,12 +148,54 @@ def training_table(largest):
     return rows
 
 
+def diagram(size):
+    """Return the row of the phase diagram of size x size points."""
+    alphas, omegas = np.linspace(0.12, 3.0, size), np.linspace(0.0, 0.5, size)
+    os.environ["OMP_NUM_THREADS"] = "1"  # of the workers
+    start = time.perf_counter()
+    with ProcessPoolExecutor(PROCESSES, mp_context=multiprocessing.get_context("spawn")) as pool:
+        found = attnphase.phase_diagram(MODEL, alphas, omegas, map=pool.map, progress=False)
+    row = {"size": size, "processes": PROCESSES, "seconds": time.perf_counter() - start}
+    errors = []
+    for grid, own in ((found.positional, "m"), (found.semantic, "theta")):
+        for name in ("q", own, "V"):
+            ratio = grid.standard_error[name] / getattr(grid, name)
+            errors.append(np.where(grid.found, ratio, np.nan))
+    worst = np.concatenate([np.max(errors[:3], axis=0), np.max(errors[3:], axis=0)])
+    row["points"] = int(np.isfinite(worst).sum())
+    row["accurate"] = float((worst < 0.01).sum() / row["points"])
+    row["peak"] = sum(
+        resource.getrusage(who).ru_maxrss * RSS_UNIT
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
+    return row
+
+
+def diagram_table(largest):
+    """Print the table of the diagrams row by row, and return the rows."""
+    print("phase diagram", flush=True)
+    print("  size processes  seconds  points accurate  peak (MB)", flush=True)
+    rows, context = [], multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=1) as pool:
+        for size in (size for size in DIAGRAMS if size <= largest):
+            row = pool.submit(diagram, size).result()
+            rows.append(row)
+            print(
+                "{size:6d} {processes:9d} {seconds:8.1f} {points:7d} {accurate:8.3f}"
+                " {0:10.0f}".format(row["peak"] / 1e6, **row),
+                flush=True,
+            )
+    return rows
+
+
 def main():
     """Print the tables row by row and write them to _build/bench.json."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--largest", type=int, default=DIMENSIONS[-1], help="dimension in training")
-    largest = parser.parse_args().largest
-    trained = training_table(largest)
+    parser.add_argument("--diagram", type=int, default=DIAGRAMS[-1], help="points along an axis")
+    options = parser.parse_args()
+    trained = training_table(options.largest)
+    diagrams = diagram_table(options.diagram)
     print(f"omega = {MODEL.omega}, alpha = {ALPHA}")
     print("what  branch      points replicates evaluations threads   seconds", flush=True)
     rows = []
@@ -168,7 +216,7 @@ def main():
         "attnphase": attnphase.__version__,
     }
     report = {"omega": MODEL.omega, "alpha": ALPHA, "processors": os.cpu_count()}
-    report |= {"versions": versions, "rows": rows, "training": trained}
+    report |= {"versions": versions, "rows": rows, "training": trained, "diagrams": diagrams}
     file = ROOT / "_build" / "bench.json"
     file.parent.mkdir(exist_ok=True)
     file.write_text(json.dumps(report, indent=1) + "\n")

@@ -13,7 +13,7 @@ from stored_rows import main
 
 import attnphase
 
-SETTINGS = {"log2_points": 15, "replicates": 8, "seed": 0}
+SETTINGS = {"log2_points": 15, "replicates": 4, "seed": 0}
 
 #: Steps of 0.025, and where a published figure stands in between or the upper line bends.
 OMEGAS = tuple(sorted({round(0.025 * k, 3) for k in range(21)} | {0.38, 0.49}))
