@@ -10,7 +10,7 @@ READY = .venv/ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book test test-slow serve execute bench html clean
+.PHONY: help book browser test test-slow serve execute bench html clean
 
 help:
 	@echo 'make book       execute the notebooks whose stored outputs are stale, and build the book'
@@ -29,7 +29,7 @@ $(READY): constraints.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo '$(PYTHON) was not found: install Python 3.11 or newer' >&2; exit 1; }
 	@$(PYTHON) tools/check_python.py
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[book,test]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[book,test,browser]'
 	@touch $@
 
 book: $(READY)
@@ -49,9 +49,16 @@ test: $(READY)
 	@$(MAKE) --no-print-directory html
 	$(BIN)/python -m pytest -m 'not slow' --nbval --nbval-current-env -n 2 --dist loadscope tests book
 
+# The tests of the explorer drive a Chromium. Where packages may be installed, as on CI, it is got.
+browser:
+	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	  { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
+	    apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	  echo 'no Chromium: the tests of the explorer in a browser are skipped' >&2
+
 # pytest ends with code 5 when no test carries the marker.
-test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup tests || test $$? -eq 5
+test-slow: $(READY) browser
+	$(BIN)/python -m pytest -m slow -rs -n 2 --dist loadgroup tests || test $$? -eq 5
 
 serve: book
 	@echo 'Serving on http://localhost:$(PORT)/ until interrupted'

@@ -20,7 +20,7 @@ import scipy
 import attnphase
 
 ALPHAS = np.arange(1, 31) / 10
-OMEGAS = np.arange(21) / 40
+OMEGAS = np.arange(11) / 20
 SIGMAS = (0.4, 0.5, 0.6)
 REGULARIZATIONS = (0.003, 0.01, 0.03)
 SETTINGS = {"log2_points": 12, "replicates": 2, "seed": 0}
