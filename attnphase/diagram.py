@@ -166,10 +166,16 @@ def phase_diagram(
     file: path of a file (``.npz``) that keeps finished columns, so that a sweep that was
     interrupted goes on where it was; it is replaced in one step. `read_diagram` reads it.
 
-    Raises ValueError for bad arguments, and for a file that belongs to another diagram.
+    Raises ValueError for bad arguments, and for a file that belongs to another diagram;
+    NotImplementedError for ranks above one and for tokens of different variance.
     """
     if not isinstance(model, Model):
         raise ValueError(f"model must be an attnphase.Model, got {model!r}")
+    if (model.rank, model.target_rank) != (1, 1) or np.ptp(model.variances) > 0:
+        raise NotImplementedError(
+            "phase_diagram needs rank = target_rank = 1 and tokens of one variance, got "
+            f"rank = {model.rank}, target_rank = {model.target_rank}, sigma = {model.sigma!r}"
+        )
     alphas = _axis("alphas", alphas, LARGEST)
     omegas = _axis("omegas", omegas, 1.0, from_zero=True)
     if alphas[0] == 0:
