@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from scipy.optimize import root
@@ -544,7 +544,19 @@ class FixedPoint:
         return float(values[0, 0, 0])
 
 
+def _aligned(replicate: _Replicate, other: _Replicate) -> _Replicate:
+    """The same fixed point with the sign of m, which is free, that the other one has."""
+    overlaps, hats = replicate.overlaps, replicate.conjugates
+    if (overlaps.m * other.overlaps.m).sum() >= 0:
+        return replicate
+    return replace(
+        replicate, overlaps=replace(overlaps, m=-overlaps.m), conjugates=replace(hats, m=-hats.m)
+    )
+
+
 def _summarize(model: Model, alpha: float, branch: str, replicates: list[_Replicate]) -> FixedPoint:
+    replicates = [_aligned(replicate, replicates[0]) for replicate in replicates]
+
     def arrays(kind: type, part: str) -> tuple[object, object]:
         parts = [getattr(replicate, part) for replicate in replicates]
         names = [field.name for field in fields(kind)]

@@ -22,7 +22,7 @@ import attnphase
 ALPHAS = np.arange(1, 31) / 10
 OMEGAS = np.arange(11) / 20
 SIGMAS = (0.4, 0.5, 0.6)
-REGULARIZATIONS = (0.003, 0.01, 0.03)
+REGULARIZATIONS = (0.001, 0.003, 0.01)
 SETTINGS = {"log2_points": 12, "replicates": 2, "seed": 0}
 DIGITS = 4
 SHOWN = {
