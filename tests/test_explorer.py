@@ -154,7 +154,7 @@ def test_what_to_look_for_is_there(data):
             for j, alpha in enumerate(alphas)
             if winner(one, i, j) == "semantic" and not beats(one, i, j)
         ]
-        strips.append(max(strip) - min(strip))
+        strips.append(round(max(strip) - min(strip), 6))
     assert strips == sorted(strips) and strips[-1] > 2 * strips[0]
     assert one["baseline"] == sorted(one["baseline"], reverse=True)
     # the branch that ends
