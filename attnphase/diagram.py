@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -360,6 +361,20 @@ def _accurate(
         return None
 
 
+#: What a damaged or foreign file makes of its reading.
+UNREADABLE = (
+    BadZipFile,
+    EOFError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zlib.error,
+)
+
+
 @dataclass
 class _Sweep:
     """The columns of a diagram that are done, and the file that keeps them."""
@@ -409,12 +424,15 @@ class _Sweep:
         file.parent.mkdir(parents=True, exist_ok=True)
         names = ("alphas", "omegas", "done", "values", "errors", "growth", "status")
         partial_file = file.with_suffix(".part")
-        with open(partial_file, "wb") as stream:
-            arrays = {name: getattr(self, name) for name in names}
-            np.savez_compressed(stream, head=json.dumps(self.head), **arrays)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial_file, file)
+        arrays = {name: getattr(self, name) for name in names}
+        try:
+            with open(partial_file, "wb") as stream:
+                np.savez_compressed(stream, head=json.dumps(self.head), **arrays)
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.replace(partial_file, file)
+        finally:
+            partial_file.unlink(missing_ok=True)
 
     @classmethod
     def read(cls, file: Path) -> _Sweep:
@@ -423,9 +441,17 @@ class _Sweep:
                 head = json.loads(str(stored["head"]))
                 arrays = {name: stored[name] for name in stored.files if name != "head"}
             model = Model(omega=0.0, **head["model"])
-            return cls(model=model, settings=head["settings"], versions=head["versions"], **arrays)
-        except (BadZipFile, KeyError, TypeError, ValueError, EOFError) as error:
+            sweep = cls(model=model, settings=head["settings"], versions=head["versions"], **arrays)
+            blank = cls.empty(model, sweep.alphas, sweep.omegas, sweep.settings)
+            for name in arrays:
+                found, shape = getattr(sweep, name), getattr(blank, name).shape
+                if found.shape != shape or found.dtype != getattr(blank, name).dtype:
+                    raise ValueError(f"{name} has shape {found.shape}, not {shape}")
+        except FileNotFoundError:
+            raise
+        except UNREADABLE as error:
             raise ValueError(f"{str(file)!r} is no file of phase_diagram: {error}") from error
+        return sweep
 
     def resumed(self, file: Path) -> _Sweep:
         """The sweep in ``file``, if it is of the same diagram."""

@@ -857,6 +857,7 @@ class Continuation:
             state_map = _Map(self.model, alpha, self.branch, nodes)
             x = _coordinates(self.model, self.branch, replicate.overlaps)
             jacobian = _jacobian(state_map, x)
+            state_map(x)  # its minima are again those of x
             trails.append(_Trail(((float(np.log(alpha)), x),), jacobian, state_map.minima))
         self._trails = trails
         self.last = _summarize(self.model, alpha, self.branch, replicates)

@@ -9,17 +9,28 @@ from scipy.optimize import brentq
 from attnphase import (
     ConvergenceError,
     Model,
+    Spinodal,
     Threshold,
     baseline_alpha,
     critical_alpha,
+    end_alpha,
     linear_baseline,
     onset_alpha,
+    phases,
     solve,
+    solver,
+    spinodal_alpha,
     trace,
 )
 from attnphase import state_evolution as se
 from attnphase.phases import growth_rates
-from attnphase.solver import solve_on
+from attnphase.solver import (
+    Continuation,
+    _find_zero,
+    _MapAtOverlap,
+    solve_on,
+    turning_points,
+)
 
 BASE = Model(0.3)
 
@@ -300,9 +311,7 @@ def test_the_bracket_holds_a_change_of_sign_in_every_replicate():
         losses = [
             [
                 one.train_loss
-                for one in solve(
-                    BASE, alpha, branch, log2_points=10, replicates=2
-                ).replicates
+                for one in solve(BASE, alpha, branch, log2_points=10, replicates=2).replicates
             ]
             for branch in ("positional", "semantic")
         ]
@@ -328,3 +337,198 @@ def test_the_semantic_growth_rate_is_built_from_the_conjugates():
 def test_the_guess_may_lie_where_the_positional_branch_has_ended():
     found = critical_alpha(Model(0.0), log2_points=12, guess=2.0)
     assert abs(found.value - 0.613) < 5 * np.hypot(found.standard_error, 0.002)
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+FLAT = Model(0.0)
+
+
+@pytest.fixture(scope="module")
+def end():
+    return end_alpha(FLAT, log2_points=11, replicates=2)
+
+
+def test_the_positional_branch_ends_where_its_growth_rate_falls_below_one(end):
+    """By a scan on each replicate's nodes: above 1 up to the end, below 1 beyond it."""
+    low, high = end.bracket
+    assert low < end.value < high
+    alphas, roots = np.linspace(0.8, 1.1, 13), []
+    for nodes in se.replicate_nodes(FLAT, 11, 2, 0):
+        path = Continuation(FLAT, "uninformed", (nodes,))
+        rates = []
+        for alpha in alphas:
+            point = path.to(alpha) if path.last else path.begin(alpha)
+            rates.append(growth_rates(point, path.nodes)["positional"])
+        last = np.flatnonzero(np.array(rates) > 1)[-1]
+        assert (np.array(rates[: last - 1]) > 1).all() and (np.array(rates[last + 2 :]) < 1).all()
+        slope = (rates[last + 1] - rates[last]) / (alphas[last + 1] - alphas[last])
+        roots.append(alphas[last] + (1 - rates[last]) / slope)
+        for alpha, sign in ((low, 1), (high, -1)):
+            rate = growth_rates(solve_on(FLAT, alpha, "uninformed", (nodes,)), (nodes,))
+            assert sign * (rate["positional"] - 1) > 0
+    assert end.value == pytest.approx(np.mean(roots), abs=0.005)
+    assert end.standard_error == pytest.approx(abs(roots[0] - roots[1]) / 2, abs=0.005)
+    assert end.value == pytest.approx(0.934, abs=0.05)  # 0.934(6) on 4 x 2^15 nodes
+
+
+def test_the_guess_of_the_end_may_lie_beyond_it(end):
+    other = end_alpha(FLAT, log2_points=11, replicates=2, guess=1.4)
+    assert other.value == pytest.approx(end.value, rel=1e-5)
+
+
+def test_the_end_is_not_the_onset(end):
+    onset = onset_alpha(FLAT, "positional", log2_points=11, replicates=2, guess=0.1)
+    assert onset.value < 0.2 < end.value
+
+
+def test_a_branch_that_does_not_end_has_no_end():
+    with pytest.raises(ConvergenceError, match="the semantic end is above 30"):
+        end_alpha(BASE, "semantic", log2_points=8, replicates=1, guess=20.0)
+    with pytest.raises(ConvergenceError, match="the positional end is below 0.02"):
+        end_alpha(BASE, log2_points=8, replicates=1, guess=0.03)
+
+
+@pytest.mark.parametrize("branch", ["uninformed", "both", None])
+def test_bad_branch_of_the_end(branch):
+    message = rf"branch must be 'positional' or 'semantic', got .*{branch}"
+    with pytest.raises(ValueError, match=message):
+        end_alpha(BASE, branch)
+
+
+def test_growth_rates_with_known_minima_and_half_of_the_nodes():
+    nodes = se.replicate_nodes(BASE, 10, 2, 0)
+    path = Continuation(BASE, "uninformed", nodes)
+    point = path.begin(1.0)
+    expected = growth_rates(point, nodes)
+    for found in (growth_rates(point, path.nodes), growth_rates(point, path.nodes, path.minima)):
+        assert found == pytest.approx(expected, rel=1e-8)
+
+
+# --- where a branch turns back --------------------------------------------------------------------
+
+TURNING = Model(0.2)
+
+
+@pytest.fixture(scope="module")
+def turn():
+    return spinodal_alpha(TURNING, log2_points=14, replicates=1, guess=5.0)
+
+
+def test_beyond_its_turning_point_a_branch_is_not_found(turn):
+    assert isinstance(turn, Spinodal) and isinstance(turn, Threshold)
+    assert turn.value == pytest.approx(4.08, abs=0.1)  # 4.081(15) on 4 x 2^14 nodes
+    assert turn.overlap == pytest.approx(0.231, abs=0.006)
+    assert np.isnan(turn.standard_error) and np.isnan(turn.overlap_error)
+    assert turn.bracket == (turn.value, turn.value)
+    path = Continuation(TURNING, "positional", se.replicate_nodes(TURNING, 14, 1, 0), 1e-6)
+    path.begin(5.0)
+    path.to(1.09 * turn.value)
+    far = path.last
+    near = path.to(1.0225 * turn.value)
+    # mu leaves the turning point as the square root of the distance, here of 0.09 and 0.0225
+    assert (far.m - turn.overlap) / (near.m - turn.overlap) == pytest.approx(2, abs=0.4)
+    assert near.m > turn.overlap + 0.005
+    with pytest.raises(ConvergenceError):
+        solve(TURNING, 0.97 * turn.value, "positional", 14, 1, tolerance=1e-6, start=near)
+    with pytest.raises(ConvergenceError):
+        path.to(0.97 * turn.value, 1)
+    # on the other side of the turning point there is another fixed point at about the same alpha
+    below = 2 * turn.overlap - near.m
+    given = _MapAtOverlap(TURNING, below, "positional", path.nodes[0])
+    place, x = path._trails[0].visited[-1]
+    y, _, _ = _find_zero(given, np.append(x[:2], place), 1e-6)
+    assert np.exp(y[2]) == pytest.approx(1.0225 * turn.value, rel=0.03)
+    other = solve_on(
+        TURNING, float(np.exp(y[2])), "positional", path.nodes, [given.overlaps(y)], 1e-5
+    )
+    assert other.m == pytest.approx(below, rel=1e-3)
+
+
+def on_a_parabola(branch, curvature, vertex, place, first, monkeypatch):
+    """A continuation whose log alpha is a parabola of its overlap; the overlaps that are asked."""
+    asked = []
+
+    def parabola(state_map, start, tolerance):
+        own = state_map.own(start)
+        asked.append(own)
+        return np.array([0.0, 0.0, place + curvature * (own - vertex) ** 2]), None, 0.0
+
+    monkeypatch.setattr(solver, "_find_zero", parabola)
+    x = np.array([0.0, 0.0, first if branch == "positional" else np.log(first)])
+    trail = solver._Trail(((1.0, x),), np.eye(3), None)
+    path = Continuation(BASE, branch, se.replicate_nodes(BASE, 8, 2, 0), 1e-6)
+    path._trails = [trail, trail]
+    return path, asked
+
+
+@pytest.mark.parametrize(("branch", "curvature"), [("positional", 60.0), ("semantic", -60.0)])
+def test_a_turning_point_is_the_vertex_of_the_parabola(branch, curvature, monkeypatch):
+    """Of log alpha against mu or Theta; on either side of it the branch goes on."""
+    path, asked = on_a_parabola(branch, curvature, 0.2345, 0.7, 0.3, monkeypatch)
+    for alpha, own in turning_points(path):
+        assert own == pytest.approx(0.2345, rel=1e-6)
+        assert alpha == pytest.approx(np.exp(0.7), rel=1e-6)
+    assert asked[0] == pytest.approx(0.3)
+    np.testing.assert_allclose(np.array(asked[1:3]) / asked[:2], 0.985, rtol=1e-9)
+    assert 0.06 < abs(curvature) * (min(asked) - 0.2345) ** 2 < 0.09
+
+
+def test_a_parabola_through_a_few_points_is_none(monkeypatch):
+    path, _ = on_a_parabola("positional", 1200.0, 0.2345, 0.7, 0.3, monkeypatch)
+    with pytest.raises(ConvergenceError, match="is too uneven near its turning point at alpha = 2"):
+        turning_points(path)
+
+
+def test_a_spinodal_is_the_mean_over_the_replicates(monkeypatch):
+    seen = []
+
+    def turns(path):
+        seen.append((path.branch, path.last.alpha, path.tolerance, len(path.nodes)))
+        return [(1.0, 0.2), (2.0, 0.4)]
+
+    monkeypatch.setattr(phases, "turning_points", turns)
+    found = spinodal_alpha(BASE, "semantic", 8, 2, tolerance=1e-5, guess=1.5)
+    assert seen == [("semantic", 1.5, 1e-5, 2)]
+    assert found == Spinodal(
+        1.5, pytest.approx(0.5), (1.0, 2.0), pytest.approx(0.3), pytest.approx(0.1)
+    )
+
+
+def test_a_branch_that_does_not_turn_has_no_spinodal():
+    with pytest.raises(ConvergenceError, match="positional branch does not turn back in alpha"):
+        spinodal_alpha(BASE, log2_points=9, replicates=1, guess=3.0)
+
+
+def test_a_guess_without_the_branch_has_no_spinodal():
+    with pytest.raises(ConvergenceError, match="positional branch does not exist at alpha = 2.5"):
+        spinodal_alpha(TURNING, log2_points=8, replicates=1, guess=2.5)
+
+
+def test_too_few_nodes_near_a_turning_point():
+    with pytest.raises(ConvergenceError, match=r"is too uneven near .*on 1024 nodes: take more"):
+        spinodal_alpha(TURNING, log2_points=10, replicates=1, guess=6.0)
+
+
+def test_turning_points_of_several_directions_are_not_implemented():
+    model = Model(0.3, encodings=((1.0, 0.0), (0.0, 1.0)))
+    path = Continuation(model, "positional", se.replicate_nodes(model, 8, 1, 0), 1e-5)
+    path.begin(0.5)
+    with pytest.raises(NotImplementedError, match="one direction of the encodings"):
+        turning_points(path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"branch": "both"}, r"branch must be one of .*got 'both'"),
+        ({"log2_points": 3}, r"log2_points must be an integer from 6 to 22, got 3"),
+        ({"replicates": 0}, r"replicates must be an integer from 1 to 1024, got 0"),
+        ({"seed": -4}, r"seed must be an integer from 0 .*got -4"),
+        ({"tolerance": -1}, r"tolerance must be a number above 0 .*got -1"),
+        ({"guess": 0.0}, r"^(guess|alpha) must be a number above 0 .*got 0\.0"),
+    ],
+)
+def test_bad_arguments_of_the_spinodal(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        spinodal_alpha(TURNING, **({"log2_points": 8, "replicates": 1} | arguments))

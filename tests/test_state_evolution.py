@@ -13,6 +13,7 @@ from attnphase import state_evolution as se
 from attnphase.model import attention_matrix
 from attnphase.proximal import Minima, channel_loss, descend, exchange, target_inverse
 from attnphase.quadrature import polar_rule
+from attnphase.solver import Continuation, solve_on
 
 NAMES = ("q", "m", "theta", "V")
 THREE = {
@@ -145,6 +146,35 @@ def test_centers_have_the_covariance_that_the_overlaps_say(model):
     np.testing.assert_allclose(offset @ offset.T / count, np.diag(q), rtol=0, atol=3e-3)
     cross = offset @ target_fields.T / count
     np.testing.assert_allclose(cross, np.diag(theta), rtol=0, atol=3e-3)
+
+
+def test_distinct_nodes_are_one_of_each_pair_of_mirror_images():
+    nodes = se.make_nodes(BASE, 8, 5)
+    for branch in ("positional", "semantic"):
+        assert nodes.distinct(branch) is nodes
+    half = nodes.distinct("uninformed")
+    assert half.count == 128
+    np.testing.assert_array_equal(nodes.noise, np.concatenate((half.noise, -half.noise), axis=-1))
+    for name in ("target_fields", "target", "inverse"):
+        part = getattr(half, name)
+        np.testing.assert_array_equal(getattr(nodes, name), np.concatenate((part, part), axis=-1))
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.25])
+def test_half_of_the_nodes_tell_all_of_the_uninformed_solution(alpha):
+    nodes = se.make_nodes(BASE, 10, 5)
+    half = nodes.distinct("uninformed")
+    start = solve(BASE, alpha, "uninformed", log2_points=10, replicates=1).overlaps
+    whole, part = (
+        solver._solve_replicate(BASE, alpha, "uninformed", some, start, 1e-12)
+        for some in (nodes, half)
+    )
+    for name in ("train_loss", "free_energy", "test_error", "mean_envelope"):
+        assert getattr(part, name) == pytest.approx(getattr(whole, name), rel=1e-10)
+    for name in NAMES:
+        for kind in ("overlaps", "conjugates"):
+            one, other = (getattr(getattr(each, kind), name) for each in (part, whole))
+            np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-12)
 
 
 def test_replicates_are_independent_and_seeded():
@@ -537,6 +567,356 @@ def test_a_lost_branch_raises_with_the_points_found_so_far():
     assert [point.alpha for point in caught.value.state] == [1.5, 1.25]
 
 
+# --- the continuation itself ----------------------------------------------------------------------
+
+ALPHAS = (1.25, 1.35, 1.5, 1.65, 1.8, 2.0, 2.2)
+
+
+def close(one, other, rel=1e-7):
+    for name in NAMES:
+        for kind in ("overlaps", "conjugates"):
+            found, expected = (getattr(getattr(each, kind), name) for each in (one, other))
+            np.testing.assert_allclose(found, expected, rtol=rel, atol=1e-12)
+    for name in ("train_loss", "free_energy", "test_error", "mean_envelope"):
+        assert getattr(one, name) == pytest.approx(getattr(other, name), rel=rel)
+
+
+def begun(branch="semantic", alpha=1.25, log2_points=9, replicates=1, tolerance=1e-8):
+    nodes = se.replicate_nodes(BASE, log2_points, replicates, 0)
+    path = Continuation(BASE, branch, nodes, tolerance)
+    path.begin(alpha)
+    return path
+
+
+@pytest.mark.parametrize("branch", solver.BRANCHES)
+def test_a_continuation_finds_what_cold_starts_find_with_fewer_evaluations(branch):
+    nodes = se.replicate_nodes(BASE, 10, 2, 0)
+    path = Continuation(BASE, branch, nodes)
+    assert path.last is None
+    point = path.begin(ALPHAS[0])
+    assert same(point, solve_on(BASE, ALPHAS[0], branch, nodes))
+    followed, warm, cold = 0, 0, 0
+    for alpha in ALPHAS[1:]:
+        near = [one.overlaps for one in point.replicates]
+        again = solve_on(BASE, alpha, branch, nodes, near)
+        fresh = solve_on(BASE, alpha, branch, nodes)
+        point = path.to(alpha)
+        assert path.last is point
+        assert (point.alpha, point.branch) == (alpha, branch)
+        assert point.residual <= 1e-8
+        close(point, fresh)
+        followed += point.evaluations
+        warm += again.evaluations
+        cold += fresh.evaluations
+    assert 1.6 * followed < min(warm, cold)
+
+
+def test_a_continuation_keeps_the_zeros_of_its_branch_and_its_minima():
+    for branch, zero in (("positional", "theta"), ("semantic", "m")):
+        path = begun(branch, replicates=2)
+        for alpha in (None, 1.4):
+            point = path.to(alpha) if alpha else path.last
+            assert not getattr(point.overlaps, zero).any()
+            for minima, nodes, one in zip(path.minima, path.nodes, point.replicates, strict=True):
+                again = se.solve_channel(BASE, nodes, one.overlaps)
+                np.testing.assert_allclose(minima.envelope, again.envelope, rtol=0, atol=1e-10)
+
+
+def test_a_copy_goes_its_own_way():
+    path = begun(replicates=2)
+    before, minima = path.last, path.minima
+    twin = path.copy()
+    twin.to(1.5)
+    twin.to(1.7)
+    assert path.last is before and path.minima[0] is minima[0]
+    assert twin.last.alpha == 1.7
+    other = begun(replicates=2)
+    assert same(path.to(1.4), other.to(1.4))
+    assert twin.last.alpha == 1.7
+
+
+def test_a_continuation_stands_on_other_nodes():
+    path = begun("positional", log2_points=8)
+    before = path.last
+    nodes = se.replicate_nodes(BASE, 10, 2, 7)
+    other = path.on(nodes)
+    assert path.last is before
+    assert other.last.alpha == 1.25 and len(other.last.replicates) == 2
+    close(other.last, solve_on(BASE, 1.25, "positional", nodes), 1e-6)
+    close(other.to(1.4), solve_on(BASE, 1.4, "positional", nodes), 1e-6)
+    back = other.on(se.replicate_nodes(BASE, 9, 2, 3))
+    close(back.last, solve_on(BASE, 1.25 * 1.12, "positional", back.nodes), 1e-6)
+    with pytest.raises(ValueError, match="zip"):
+        other.on(se.replicate_nodes(BASE, 8, 3, 0))
+
+
+def test_no_fixed_point_on_other_nodes_is_an_error(monkeypatch):
+    path, tried = begun(), []
+
+    def refuse(trail, model, alpha, branch, nodes, tolerance, attempts):
+        tried.append((alpha, attempts))
+        raise ConvergenceError("not there", None)
+
+    monkeypatch.setattr(solver, "_step", refuse)
+    with pytest.raises(ConvergenceError, match="not there"):
+        path.on(path.nodes)
+    assert tried == [(1.25, 1)]  # no halving, and one attempt
+
+
+def test_the_same_place_twice_is_one_point_of_the_trail():
+    path = begun(replicates=2)
+    first = path.last
+    again = path.to(1.25)
+    close(again, first)
+    assert again.evaluations <= 6
+    path.to(1.4)
+    path.to(1.25)
+    close(path.to(1.4), solve_on(BASE, 1.4, "semantic", path.nodes))
+    for trail in path._trails:
+        places = [place for place, _ in trail.visited]
+        assert places == [np.log(1.25), np.log(1.4)]
+
+
+def test_a_trail_predicts_by_the_parabola_through_its_last_three_points():
+    def curve(place):
+        return np.array([1 - place, 2 + 0.3 * place**2, place - 0.1 * place**2])
+
+    trail = solver._Trail(((0.1, curve(0.1)),), np.eye(3), None)
+    np.testing.assert_array_equal(trail.predict(0.2), curve(0.1))
+    for place in (0.3, 0.2, 0.45, 0.5):
+        trail = trail.then(place, curve(place), np.eye(3), None)
+    assert [place for place, _ in trail.visited] == [0.2, 0.45, 0.5]
+    np.testing.assert_allclose(trail.predict(0.6), curve(0.6), rtol=1e-12)
+    # 1 - place moves by as much as the place
+    assert np.abs(trail.predict(0.79) - curve(0.5)).max() > 0.28
+    np.testing.assert_array_equal(trail.predict(0.81), curve(0.5))
+    back = trail.then(0.2, curve(0.2), np.eye(3), None)
+    assert [place for place, _ in back.visited] == [0.45, 0.5, 0.2]
+
+
+def shy(monkeypatch, refused):
+    """Let steps fail where ``refused(last alpha, alpha)``; the alphas that were tried."""
+    step, tried = solver._step, []
+
+    def careful(trail, model, alpha, *rest):
+        tried.append(alpha)
+        if refused(np.exp(trail.visited[-1][0]), alpha):
+            raise ConvergenceError("too far", None)
+        return step(trail, model, alpha, *rest)
+
+    monkeypatch.setattr(solver, "_step", careful)
+    return tried
+
+
+def test_a_step_that_fails_goes_by_the_geometric_mean(monkeypatch):
+    path = begun()
+    tried = shy(monkeypatch, lambda last, alpha: alpha > 1.3 * last)
+    point = path.to(2.0)
+    assert tried == pytest.approx([2.0, np.sqrt(2.5), 2.0])
+    close(point, solve_on(BASE, 2.0, "semantic", path.nodes))
+    with pytest.raises(ConvergenceError, match="too far"):
+        path.to(3.0, halvings=0)
+    assert len(tried) == 4 and path.last is point
+
+
+def test_a_lost_continuation_stays_where_it_got_to(monkeypatch):
+    path = begun()
+    tried = shy(monkeypatch, lambda last, alpha: alpha > 1.6)
+    with pytest.raises(ConvergenceError, match="too far"):
+        path.to(2.0, halvings=2)
+    half = np.sqrt(2.5)
+    assert tried == pytest.approx([2.0, half, 2.0, np.sqrt(2 * half)])
+    assert path.last.alpha == pytest.approx(half)
+    close(path.last, solve_on(BASE, path.last.alpha, "semantic", path.nodes))
+
+
+@pytest.mark.parametrize(("branch", "name"), [("positional", "m"), ("semantic", "theta")])
+def test_the_square_of_the_overlap_is_extrapolated_linearly(branch, name):
+    path = begun(branch, replicates=2)
+    assert np.isnan(path.overlap_square(1.0))
+    points = [path.last, path.to(1.2), path.to(1.1)][1:]
+    scale = 1.0 if branch == "positional" else BASE.variances[0]
+    expected = []
+    for pair in zip(*[point.replicates for point in points], strict=True):
+        squares = [(getattr(one.overlaps, name).ravel()[0] / scale) ** 2 for one in pair]
+        expected.append(np.polyval(np.polyfit((1.2, 1.1), squares, 1), 0.9))
+    assert path.overlap_square(0.9) == pytest.approx(np.mean(expected), rel=1e-9)
+    assert path.overlap_square(0.9) < path.overlap_square(1.1)
+    assert path.overlap_square(-50.0) < 0
+
+
+def test_replicates_that_found_mirror_images_are_averaged_with_one_sign():
+    """m and -m are one solution: near the end of the branch the solver may land on either."""
+    nodes = se.replicate_nodes(BASE, 9, 2, 0)
+    starts = [one.overlaps for one in solve_on(BASE, 1.25, "positional", nodes).replicates]
+    point = solve_on(BASE, 1.25, "positional", nodes, starts)
+    mirrored = [starts[0], replace(starts[1], m=-starts[1].m)]
+    other = solve_on(BASE, 1.25, "positional", nodes, mirrored)
+    assert abs(other.m) == pytest.approx(abs(point.m), rel=1e-6)
+    assert other.standard_error["m"] == pytest.approx(point.standard_error["m"], rel=1e-4)
+    assert abs(other.conjugates.m[0, 0]) == pytest.approx(abs(point.conjugates.m[0, 0]), rel=1e-6)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, "1", None, True])
+def test_bad_sample_complexities_of_a_continuation(bad):
+    path = begun(log2_points=8)
+    for go in (path.begin, path.to):
+        with pytest.raises(ValueError, match=rf"^alpha must be a number .*got {bad!r}$"):
+            go(bad)
+    assert path.last.alpha == 1.25
+
+
+def test_bad_arguments_of_a_continuation():
+    with pytest.raises(ValueError, match=r"^branch must be one of .*got 'both'$"):
+        Continuation(BASE, "both", ())
+    with pytest.raises(ValueError, match=r"^tolerance must be .*got 0$"):
+        Continuation(BASE, "semantic", (), 0)
+
+
+class Toy:
+    """A map with a known zero, as `_broyden` sees it."""
+
+    def __init__(self, function):
+        self.function, self.points, self.best = function, [], (np.inf, None)
+
+    def __call__(self, x):
+        self.points.append(x)
+        change = self.function(x)
+        size = np.abs(change).max()
+        if size < self.best[0]:
+            self.best = (size, x)
+        return change
+
+
+SLOPE = np.array([[-0.6, 0.1], [0.2, -0.8]])
+ZERO = np.array([0.12, -0.07])
+
+
+def test_broyden_needs_two_evaluations_where_the_jacobian_is_right():
+    toy = Toy(lambda x: SLOPE @ (x - ZERO))
+    x, residual, jacobian = solver._broyden(toy, np.zeros(2), SLOPE, 1e-9)
+    assert len(toy.points) == 2
+    np.testing.assert_allclose(x, ZERO, rtol=1e-12)
+    assert residual == toy.best[0] < 1e-9
+    np.testing.assert_allclose(jacobian, SLOPE, rtol=1e-9)
+
+
+def test_broyden_learns_the_jacobian():
+    toy = Toy(lambda x: SLOPE @ (x - ZERO) + 0.2 * (x - ZERO) ** 2)
+    wrong = SLOPE + 0.15 * np.array([[1.0, -1.0], [1.0, 1.0]])
+    x, residual, jacobian = solver._broyden(toy, np.zeros(2), wrong, 1e-9)
+    assert 3 < len(toy.points) <= solver.QUICK + 1
+    assert residual <= 1e-9
+    np.testing.assert_allclose(x, ZERO, atol=1e-8)
+    # the last update makes the last step's change exact
+    step = toy.points[-1] - toy.points[-2]
+    change = toy.function(toy.points[-1]) - toy.function(toy.points[-2])
+    np.testing.assert_allclose(jacobian @ step, change, rtol=1e-6)
+
+
+def test_broyden_does_not_learn_from_jumps_nor_step_far():
+    toy = Toy(lambda x: SLOPE @ (x - 5) + (3.0 if x[0] > 0.1 else 0.0))
+    _, _, jacobian = solver._broyden(toy, np.zeros(2), SLOPE, 1e-9)
+    np.testing.assert_allclose(jacobian, SLOPE, rtol=1e-9)
+    steps = np.abs(np.diff(toy.points, axis=0)).max(axis=1)
+    assert steps.max() == pytest.approx(0.3)
+    assert len(toy.points) <= solver.QUICK + 1
+
+
+def test_broyden_gives_up_when_it_goes_astray():
+    toy = Toy(lambda x: SLOPE @ (x - ZERO))
+    x, residual, _ = solver._broyden(toy, np.zeros(2), -0.1 * SLOPE, 1e-9)
+    np.testing.assert_array_equal(x, np.zeros(2))
+    assert residual == pytest.approx(np.abs(SLOPE @ ZERO).max())
+    assert len(toy.points) < 4
+
+
+def test_the_first_jacobian_is_the_derivative_of_the_map():
+    toy = Toy(lambda x: SLOPE @ x + np.array([x[0] ** 2, x[0] * x[1]]))
+    x = np.array([0.3, -0.2])
+    expected = SLOPE + np.array([[2 * x[0], 0], [x[1], x[0]]])
+    np.testing.assert_allclose(solver._jacobian(toy, x), expected, rtol=0, atol=1e-10)
+    toy = Toy(lambda x: np.exp(3 * x))
+    expected = np.diag(3 * np.exp(3 * x))
+    np.testing.assert_allclose(solver._jacobian(toy, x), expected, rtol=1e-5, atol=1e-10)
+
+
+def test_the_final_search_of_a_continuation_finds_minima_that_its_steps_missed(monkeypatch):
+    path = begun("positional", 0.3)
+    trail, nodes = path._trails[0], path.nodes
+    expected = solve_on(BASE, 0.31, "positional", nodes)
+    minima = trail.minima
+    assert len(minima.rivals) > 5
+    wrong = exchange(minima, minima.rival_envelope < minima.envelope[minima.rivals] + 0.01)
+    path._trails = [replace(trail, minima=wrong)]
+    channel, broyden, runs = solver.solve_channel, solver._broyden, []
+
+    def blind_at_first(model, nodes, overlaps, minima=None, search=False, lead=True):
+        if len(runs) == 1 and minima is not None:
+            search = lead = False
+        return channel(model, nodes, overlaps, minima, search=search, lead=lead)
+
+    def counted(*arguments):
+        runs.append(1)
+        found = broyden(*arguments)
+        if len(runs) == 1:
+            assert found[1] < 1e-8  # a fixed point, if these were the minima
+            runs.append(0)
+        return found
+
+    monkeypatch.setattr(solver, "solve_channel", blind_at_first)
+    monkeypatch.setattr(solver, "_broyden", counted)
+    found = path.to(0.31)
+    assert runs.count(1) > 1
+    close(found, expected, 1e-6)
+
+
+@pytest.mark.parametrize(("residual", "keeps"), [(0.02, True), (0.04, False), (np.inf, False)])
+def test_the_root_finder_takes_over_where_broyden_came_near_or_from_the_last_point(
+    residual, keeps, monkeypatch
+):
+    path, starts, jacobians = begun(), [], []
+    last, near = path._trails[0].visited[-1][1], path._trails[0].visited[-1][1] + 0.01
+    find_zero, expected = solver._find_zero, solve_on(BASE, 1.3, "semantic", path.nodes)
+
+    def broyden(state_map, x, jacobian, tolerance):
+        jacobians.append(jacobian)
+        if residual == np.inf:
+            raise ConvergenceError("runs off", None)
+        return near, residual, jacobian
+
+    def spy(state_map, x, tolerance, attempts=solver.ATTEMPTS):
+        starts.append(x)
+        assert state_map.minima is None and state_map.searched is None
+        return find_zero(state_map, x, tolerance, attempts)
+
+    monkeypatch.setattr(solver, "_broyden", broyden)
+    monkeypatch.setattr(solver, "_find_zero", spy)
+    close(path.to(1.3), expected)
+    np.testing.assert_array_equal(starts[0], near if keeps else last)
+    assert len(jacobians) == (1 if residual == np.inf else 2)  # the second time a fresh one
+
+
+@pytest.mark.parametrize("branch", ["positional", "semantic"])
+def test_at_a_given_overlap_the_sample_complexity_is_the_unknown(branch):
+    path = begun(branch, log2_points=10)
+    place, x = path._trails[0].visited[-1]
+    given = solver._MapAtOverlap(BASE, x[2], branch, path.nodes[0])
+    y = np.append(x[:2], place)
+    assert np.abs(given(y)).max() < 1e-7
+    assert given.alpha == pytest.approx(1.25)
+    overlaps = given.overlaps(np.append(x[:2], 0.3))  # whatever alpha is
+    for name in NAMES:
+        np.testing.assert_allclose(
+            getattr(overlaps, name), getattr(path.last.replicates[0].overlaps, name), rtol=1e-12
+        )
+    own = abs(x[2]) if branch == "positional" else np.exp(x[2])
+    assert given.own(y) == pytest.approx(own)
+    found, _, residual = solver._find_zero(given, y + 0.02, 1e-8)
+    assert residual <= 1e-8
+    np.testing.assert_allclose(found, y, atol=1e-6)
+
+
 # --- limits ---------------------------------------------------------------------------------------
 
 
@@ -882,7 +1262,7 @@ def test_a_tie_divides_its_nodes_between_their_two_minima(divided, share):
 
 def test_a_fixed_point_on_a_tie_is_exact_and_says_so():
     point = solve(BASE, 2.0, "uninformed", log2_points=12, seed=0)
-    assert point.tied == 2 and point.residual < 1e-8
+    assert point.tied == 1 and point.residual < 1e-8
     assert point.free_energy == pytest.approx(point.train_loss, rel=1e-9)
 
 
