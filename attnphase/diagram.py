@@ -161,8 +161,8 @@ def phase_diagram(
     and the result does not depend on it. progress: whether to show a bar.
 
     accuracy: where the standard error of an overlap, or of V, is above this fraction of it, the
-    point is solved again on four times as many nodes; None never does. It is the ends of the
-    branches that need it, and it takes several times as long.
+    point of the positional or semantic branch is solved again on four times as many nodes; None
+    never does. It is the ends of the branches that need it, and it takes several times as long.
 
     file: path of a file (``.npz``) that keeps finished columns, so that a sweep that was
     interrupted goes on where it was; it is replaced in one step. `read_diagram` reads it.
@@ -178,7 +178,7 @@ def phase_diagram(
             f"rank = {model.rank}, target_rank = {model.target_rank}, sigma = {model.sigma!r}"
         )
     alphas = _axis("alphas", alphas, LARGEST)
-    omegas = _axis("omegas", omegas, 1.0, from_zero=True)
+    omegas = _axis("omegas", omegas, 1.0)
     if alphas[0] == 0:
         raise ValueError("alphas must be above 0, got 0.0")
     check_number("tolerance", tolerance, 0.0, 1e-3)
@@ -233,7 +233,9 @@ def read_diagram(file: str | os.PathLike) -> PhaseDiagram:
     return sweep.diagram()
 
 
-def _axis(name: str, values: Iterable[float], largest: float, from_zero: bool = False) -> Array:
+def _axis(name: str, values: Iterable[float], largest: float) -> Array:
+    if isinstance(values, str):
+        raise ValueError(f"{name} must be a sequence of numbers, got {values!r}")
     try:
         axis = np.array(list(values), dtype=float)
     except (TypeError, ValueError) as error:

@@ -190,8 +190,17 @@ def spinodal_alpha(
     guess: a sample complexity at which the branch exists; it is followed from there towards
     smaller overlaps, with the overlap given and alpha unknown, past the turning point, whose place
     is the vertex of a parabola through its neighbourhood. Other arguments as in `attnphase.solve`.
-    Raises ConvergenceError if the branch does not exist at the guess or does not turn.
+    Raises ConvergenceError if the branch does not exist at the guess or does not turn, or if the
+    average over the nodes is too uneven there: then take more nodes.
+
+    The standard error is that of the scatter of replicates; between sets of few nodes and of many
+    the value shifts by about as much again. A branch that begins or ends continuously
+    (`onset_alpha`, `end_alpha`) has no spinodal of this kind, but the staircase that an average
+    over few nodes is may pretend one close to its end: compare with more nodes.
     """
+    check_number("guess", guess, *SEARCH_RANGE)
+    if branch not in ("positional", "semantic"):
+        raise ValueError(f"branch must be 'positional' or 'semantic', got {branch!r}")
     nodes = replicate_nodes(model, log2_points, replicates, seed)
     path = Continuation(model, branch, nodes, tolerance)
     path.begin(guess)

@@ -521,12 +521,12 @@ def test_turning_points_of_several_directions_are_not_implemented():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"branch": "both"}, r"branch must be one of .*got 'both'"),
+        ({"branch": "both"}, r"branch must be 'positional' or 'semantic', got 'both'"),
         ({"log2_points": 3}, r"log2_points must be an integer from 6 to 22, got 3"),
         ({"replicates": 0}, r"replicates must be an integer from 1 to 1024, got 0"),
         ({"seed": -4}, r"seed must be an integer from 0 .*got -4"),
         ({"tolerance": -1}, r"tolerance must be a number above 0 .*got -1"),
-        ({"guess": 0.0}, r"^(guess|alpha) must be a number above 0 .*got 0\.0"),
+        ({"guess": 0.0}, r"^guess must be .*0\.02.*got 0"),
     ],
 )
 def test_bad_arguments_of_the_spinodal(arguments, message):
