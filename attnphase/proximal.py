@@ -78,26 +78,25 @@ def _two_token_derivatives(target: Array, fields: Array, metric: Array) -> tuple
     """
     rank, count = fields.shape[1:]
     other = fields[::-1]
-    own = other - fields
-    logit = np.einsum("iap,iap->ip", fields, own)
-    own -= fields  # d c_i / d z_i; d c_i / d z_j = z_i
+    logit = (fields * (other - fields)).sum(axis=1)
     attention = 1.0 / (1.0 + np.exp(np.minimum(-logit, 700.0)))
-    error = attention - target[(0, 1), (1, 0)]
+    error = attention - np.stack((target[0, 1], target[1, 0]))
     slope = attention * (1.0 - attention)
     scale = metric.sum() if metric.ndim == 1 else metric[0, 0] + metric[1, 1] - 2.0 * metric[0, 1]
-    value = 0.5 * scale * np.einsum("ip,ip->p", error, error)
+    value = 0.5 * scale * (error * error).sum(axis=0)
     first = scale * error * slope  # d(loss/2)/d c_i
     second = scale * slope * (slope + error * (1.0 - 2.0 * attention))
+    own = other - 2.0 * fields  # d c_i / d z_i; d c_i / d z_j = z_i
     gradient = first[:, None] * own + first[::-1, None] * other
     hessian = np.empty((2, rank, 2, rank, count))
     for a in range(rank):
-        bent, bent_by_other = second * own[:, a], second * fields[:, a]
         for b in range(rank):
-            same = bent * own[:, b] + (bent_by_other * fields[:, b])[::-1]
-            cross = bent * fields[:, b] + (bent_by_other * own[:, b])[::-1]
+            curve = second * own[:, a]
+            same = curve * own[:, b] + (second * fields[:, a] * fields[:, b])[::-1]
+            cross = curve * fields[:, b] + (second * fields[:, a] * own[:, b])[::-1]
             if a == b:
                 same -= 2.0 * first
-                cross += first[0] + first[1]
+                cross += first + first[::-1]
             hessian[0, a, 0, b], hessian[1, a, 1, b] = same
             hessian[0, a, 1, b], hessian[1, a, 0, b] = cross
     return value, gradient, hessian
