@@ -165,6 +165,20 @@ def test_what_to_look_for_is_there(data):
     assert one["positional"]["status"][omegas.index(0.3)][k] == "f"
 
 
+def test_wider_tokens_and_a_weaker_ridge_leave_less_to_position(data):
+    counts = {}
+    for one in data["diagrams"]:
+        cells = [(i, j) for i in range(len(data["omegas"])) for j in range(len(data["alphas"]))]
+        won = [(i, j) for i, j in cells if winner(one, i, j) == "positional"]
+        counts[one["sigma"], one["regularization"]] = len(won)
+    for ridge in data["regularizations"]:
+        along = [counts[sigma, ridge] for sigma in data["sigmas"]]
+        assert along == sorted(along, reverse=True) and along[-1] < 0.3 * along[0]
+    for sigma in data["sigmas"]:
+        along = [counts[sigma, ridge] for ridge in data["regularizations"]]
+        assert along == sorted(along) and along[0] < along[-1]
+
+
 # In a browser ---------------------------------------------------------------------------------
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
