@@ -10,11 +10,12 @@ READY = .venv/ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book browser test test-slow serve execute bench html clean
+.PHONY: help book browser course test test-slow serve execute bench html clean
 
 help:
 	@echo 'make book       execute the notebooks whose stored outputs are stale, and build the book'
 	@echo '                (EXECUTE=all executes every notebook)'
+	@echo 'make course     build the problem sets: a course directory, and what students download'
 	@echo 'make test       lint, build, unit tests, and every notebook against its stored outputs'
 	@echo 'make test-slow  the tests that take long'
 	@echo 'make serve      build, then serve the book on this machine (PORT=8000)'
@@ -29,7 +30,7 @@ $(READY): constraints.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo '$(PYTHON) was not found: install Python 3.11 or newer' >&2; exit 1; }
 	@$(PYTHON) tools/check_python.py
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[book,test,browser]'
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[book,test,browser,course]'
 	@touch $@
 
 book: $(READY)
@@ -37,8 +38,13 @@ book: $(READY)
 	@$(MAKE) --no-print-directory html
 	@echo 'The book is built. Open this page: file://$(CURDIR)/_build/html/index.html'
 
+# The students' versions of the problem sets; the site offers them for download.
+course: $(READY)
+	@echo 'problem sets for students:'
+	@$(BIN)/python tools/course.py build
+
 # --all: a page that gave a warning once would otherwise be skipped, silently, by the next build.
-html: $(READY)
+html: $(READY) course
 	$(BIN)/jupyter-book build . --all -W --keep-going -n
 
 # Two processes share two cores: one thread each for the linear algebra.

@@ -15,6 +15,7 @@ from tools import notebooks
 
 ROOT = Path(__file__).resolve().parent.parent
 CHAPTERS = notebooks.chapters(ROOT)
+PROBLEM_SETS = notebooks.problem_sets(ROOT)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 # A path of somebody's machine, an object's address, a duration.
@@ -32,6 +33,7 @@ def identify(path):
 
 
 each_chapter = pytest.mark.parametrize("path", CHAPTERS, ids=identify)
+each_notebook = pytest.mark.parametrize("path", CHAPTERS + PROBLEM_SETS, ids=identify)
 
 
 def code_cells(notebook):
@@ -49,15 +51,16 @@ def output_text(cell):
 
 def test_the_book_has_notebooks():
     assert CHAPTERS
+    assert len(PROBLEM_SETS) == 4
 
 
-@each_chapter
+@each_notebook
 def test_every_cell_was_executed_in_order(path):
     counts = [cell.execution_count for cell in code_cells(notebooks.read(path)) if cell.source]
     assert counts == list(range(1, len(counts) + 1))
 
 
-@each_chapter
+@each_notebook
 def test_outputs_hold_no_error_and_no_stderr(path):
     for cell in code_cells(notebooks.read(path)):
         for output in cell.outputs:
@@ -65,7 +68,7 @@ def test_outputs_hold_no_error_and_no_stderr(path):
             assert output.get("name") != "stderr", output.text
 
 
-@each_chapter
+@each_notebook
 def test_outputs_hold_nothing_that_changes_with_the_machine(path):
     for cell in code_cells(notebooks.read(path)):
         text = output_text(cell)
@@ -75,24 +78,25 @@ def test_outputs_hold_nothing_that_changes_with_the_machine(path):
             assert "image/svg+xml" not in output.get("data", {}), "nbval compares SVG text"
 
 
-@each_chapter
+@each_notebook
 def test_cells_use_no_magics(path):
     for cell in code_cells(notebooks.read(path)):
         assert not re.search(r"^\s*[%!]", cell.source, re.MULTILINE), cell.source
 
 
-@each_chapter
+@each_notebook
 def test_metadata_is_what_the_tools_write_and_no_account(path):
     notebook = notebooks.read(path)
     assert set(notebook.metadata) == {"attnphase", "kernelspec", "language_info"}
     assert set(notebook.metadata.attnphase) <= {"data", "digest"}
     assert notebook.metadata.kernelspec == notebooks.KERNEL
     assert notebook.metadata.language_info == {"name": "python"}
+    allowed = {"mystnb", "tags"} if path in CHAPTERS else {"nbgrader"}
     for cell in notebook.cells:
-        assert set(cell.metadata) <= {"mystnb", "tags"}
+        assert set(cell.metadata) <= allowed
 
 
-@each_chapter
+@each_notebook
 def test_stored_outputs_are_fresh(path):
     assert notebooks.is_fresh(path, ROOT), "run: make book"
 
@@ -133,7 +137,8 @@ def test_page_has_one_title_and_sections(path):
 
 def test_every_page_is_in_the_table_of_contents():
     listed = [chapter["file"] for part in load("_toc.yml")["parts"] for chapter in part["chapters"]]
-    pages = CHAPTERS + sorted((ROOT / "book").rglob("*.md"))
+    texts = [text for text in (ROOT / "book").rglob("*.md") if text.name != "README.md"]
+    pages = CHAPTERS + sorted(texts)
     found = [page.relative_to(ROOT).with_suffix("").as_posix() for page in pages]
     assert sorted(listed) == sorted(found)
 
@@ -147,7 +152,7 @@ def test_file_names_are_ascii():
 def test_conda_environment_is_in_step_with_pyproject():
     extras = PROJECT["optional-dependencies"]
     wanted = {f"python{PROJECT['requires-python']}", "pip"}
-    wanted.update(PROJECT["dependencies"], extras["book"], extras["test"])
+    wanted.update(PROJECT["dependencies"], extras["book"], extras["test"], extras["course"])
     environment = load("environment.yml")
     conda = [entry for entry in environment["dependencies"] if isinstance(entry, str)]
     rest = [entry for entry in environment["dependencies"] if not isinstance(entry, str)]
@@ -164,7 +169,7 @@ def test_constraints_pin_versions_and_nothing_else():
 def test_every_package_of_the_environment_is_pinned():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
-    needed, todo = set(), [("attnphase", ("book", "test", "browser"))]
+    needed, todo = set(), [("attnphase", ("book", "test", "browser", "course"))]
     while todo:
         name, extras = todo.pop()
         for requirement in map(Requirement, metadata.requires(name) or []):
@@ -202,9 +207,10 @@ def test_every_reference_can_be_looked_up():
 
 def test_text_names_no_machine():
     pages = [*ROOT.glob("*.md"), *ROOT.glob("*.yml"), *(ROOT / "attnphase").glob("*.py")]
+    pages += [path for path in (ROOT / "book" / "assignments").glob("*.*") if path.is_file()]
     for page in pages:
         assert not MACHINE_PATH.search(page.read_text(encoding="utf-8")), page
-    for path in CHAPTERS:
+    for path in CHAPTERS + PROBLEM_SETS:
         for cell in notebooks.read(path).cells:
             assert not MACHINE_PATH.search(cell.source), path
 

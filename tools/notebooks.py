@@ -42,9 +42,15 @@ TIMING_KEYS = ("execution", "ExecuteTime")
 
 
 def chapters(root=ROOT):
-    """Return the paths of the book's notebooks below `root`, sorted."""
+    """Return the paths of the book's chapters below `root`, sorted."""
     found = (root / "book").rglob("*.ipynb")
-    return sorted(path for path in found if ".ipynb_checkpoints" not in path.parts)
+    skipped = {".ipynb_checkpoints", "assignments"}
+    return sorted(path for path in found if not skipped & set(path.relative_to(root).parts))
+
+
+def problem_sets(root=ROOT):
+    """Return the paths of the course's source notebooks, solutions included, sorted."""
+    return sorted((root / "book" / "assignments" / "source").glob("*/*.ipynb"))
 
 
 def read(path):
@@ -217,7 +223,7 @@ def main(arguments=None, root=ROOT):
         command.add_argument("notebooks", nargs="*", type=Path, help="default: all of the book")
     options = parser.parse_args(arguments)
 
-    paths = [path.resolve() for path in options.notebooks] or chapters(root)
+    paths = [path.resolve() for path in options.notebooks] or chapters(root) + problem_sets(root)
     stale = [path for path in paths if not is_fresh(path, root)]
     if options.command == "status":
         for path in paths:

@@ -1,0 +1,354 @@
+"""The problem sets: the grader gives what an answer deserves, and students see no solution."""
+
+import ast
+import csv
+import html
+import json
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tools import course
+
+ROOT = Path(__file__).resolve().parent.parent
+SITE = ROOT / "_build" / "html"
+TIMEOUT = 12  # seconds for an endless loop; honest cells take less than three
+SHORTEST = 30  # characters of a line that tells one solution from other code
+
+each_set = pytest.mark.parametrize("name", course.SETS)
+
+
+def regions(text, begin, end):
+    """Return the lines between the two marks, without indentation and empty lines."""
+    found = re.findall(f"### {begin}(.*?)### {end}", text, flags=re.DOTALL)
+    return [[line.strip() for line in region.splitlines() if line.strip()] for region in found]
+
+
+def secrets(name):
+    """Return the distinctive lines of the solutions and of the hidden tests of a set."""
+    solutions, hidden = set(), set()
+    for cell in course.source(name).cells:
+        for region in regions(cell.source, "BEGIN SOLUTION", "END SOLUTION"):
+            longest = max(region, key=len)
+            solutions |= {line for line in region if len(line) >= SHORTEST} | {longest}
+        for region in regions(cell.source, "BEGIN HIDDEN TESTS", "END HIDDEN TESTS"):
+            hidden |= {line for line in region if len(line) >= SHORTEST}
+    return solutions, hidden
+
+
+def readable(page):
+    """Return the text of an HTML page with neither tags nor entities."""
+    return html.unescape(re.sub(r"<[^>]*>", "", page))
+
+
+def leaks(text, lines):
+    return sorted(line for line in lines if line in text)
+
+
+# What the sets say about themselves.
+
+
+@each_set
+def test_every_question_states_points_minutes_and_goal(name):
+    items = course.questions(name)
+    assert [item.number for item in items] == list(range(1, len(items) + 1))
+    for item in items:
+        assert item.points == sum(item.graded.values()), item.title
+        assert item.minutes >= 5 and len(item.goal) > 20
+    assert sum(item.points for item in items) == 30
+    assert 120 <= sum(item.minutes for item in items) <= 180
+    assert 3 <= sum(course.by_hand(name, item) for item in items) <= 8
+
+
+@each_set
+def test_every_graded_cell_belongs_to_a_question(name):
+    listed = [key for item in course.questions(name) for key in item.graded]
+    cells = {course.identifier(cell): cell for cell in course.source(name).cells}
+    graded = [key for key, cell in cells.items() if key and cell.metadata.nbgrader.grade]
+    assert sorted(listed) == sorted(graded)
+    assert len(graded) == len(set(graded))
+    for key in graded:
+        if cells[key].cell_type == "code":
+            assert cells[key].metadata.nbgrader.locked, key
+            assert regions(cells[key].source, "BEGIN HIDDEN TESTS", "END HIDDEN TESTS"), key
+            # The value of a last expression would be taken for partial credit.
+            last = ast.parse(cells[key].source).body[-1]
+            assert not isinstance(last, ast.Expr) or isinstance(last.value, ast.Call), key
+
+
+@each_set
+def test_every_solution_can_be_told_from_the_release(name):
+    for cell in course.source(name).cells:
+        marks = cell.metadata.get("nbgrader", {})
+        if marks.get("solution"):
+            assert regions(cell.source, "BEGIN SOLUTION", "END SOLUTION"), marks.grade_id
+
+
+@each_set
+def test_the_known_answers_are_enough(name):
+    known = course.answers(name)
+    assert len(known["wrong"]) >= 5 and len(known["right"]) >= 2
+    names = [entry["name"] for kind in ("wrong", "right") for entry in known[kind]]
+    assert len(names) == len(set(names))
+    text = json.dumps(known["wrong"])
+    assert "while True" in text and "__eq__" in text
+    assert any("pass" in entry["cells"].values() for entry in known["wrong"])
+
+
+def test_the_tables_are_those_of_the_sets():
+    for page, text in course.documents().items():
+        assert page.read_text(encoding="utf-8") == text, "run: python tools/course.py tables"
+
+
+def test_the_guide_names_every_command_of_the_course():
+    guide = (course.ASSIGNMENTS / "README.md").read_text(encoding="utf-8")
+    for command in ("generate_assignment", "release_assignment", "collect", "zip_collect"):
+        assert f"nbgrader {command}" in guide
+    for command in ("autograde", "generate_feedback", "release_feedback", "export"):
+        assert f"nbgrader {command}" in guide
+
+
+# What students get.
+
+
+@each_set
+def test_the_site_offers_the_release(name):
+    offered = SITE / "problem_sets" / f"{name}.ipynb"
+    assert offered.is_file(), "run: make html"
+    page = (SITE / "book" / "assignments" / "problem_sets.html").read_text(encoding="utf-8")
+    assert f'href="../../problem_sets/{name}.ipynb"' in page
+    released = nbformat.read(offered, as_version=4)
+    assert len(released.cells) == len(course.source(name).cells)
+    for cell in released.cells:
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+
+
+def test_nothing_of_a_solution_stands_in_the_site():
+    assert SITE.is_dir(), "run: make html"
+    lines = set().union(*(part for name in course.SETS for part in secrets(name)))
+    lines |= {"BEGIN SOLUTION", "BEGIN HIDDEN TESTS"}
+    kinds = {".html", ".js", ".json", ".txt", ".md", ".ipynb", ".py", ".css", ".svg", ".inv"}
+    pages = [path for path in SITE.rglob("*") if path.suffix in kinds]
+    assert len(pages) > 30
+    for path in pages:
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if path.suffix == ".ipynb":
+            text = "\n".join(cell.source for cell in nbformat.reads(text, as_version=4).cells)
+        elif path.suffix == ".html":
+            text = readable(text)
+        assert not leaks(text, lines), path
+
+
+# The whole loop, one class a set so that the sets are graded side by side.
+
+
+class Loop:
+    name = None
+
+    @pytest.fixture(scope="class")
+    def graded(self):
+        """Return a function that grades an answer (name, notebook) and gives what it lost."""
+        with tempfile.TemporaryDirectory() as folder:
+            made = course.Course(folder, timeout=TIMEOUT)
+            made.release(self.name)
+            yield made
+
+    @pytest.fixture(scope="class")
+    def released(self, graded):
+        path = graded.folder / "release" / self.name / f"{self.name}.ipynb"
+        return nbformat.read(path, as_version=4)
+
+    def results(self, graded, student):
+        """Return the graded notebook of `student`: grade_id -> cell."""
+        path = graded.folder / "autograded" / student / self.name / f"{self.name}.ipynb"
+        cells = nbformat.read(path, as_version=4).cells
+        return {course.identifier(cell): cell for cell in cells}
+
+    def assert_no_leak(self, graded, student, solutions_too=False):
+        solutions, hidden = secrets(self.name)
+        page = readable(graded.feedback(self.name, student))
+        assert "Score" in page
+        assert not leaks(page, hidden | {"HIDDEN TESTS"})
+        if solutions_too:
+            assert not leaks(page, solutions)
+
+    def test_gradebook_has_the_points_of_the_guide(self, graded):
+        with graded.api.gradebook as gradebook:
+            cells = gradebook.find_notebook(self.name, self.name).grade_cells
+            points = {cell.name: cell.max_score for cell in cells}
+            assert gradebook.find_assignment(self.name).max_score == 30
+        assert points == {k: v for i in course.questions(self.name) for k, v in i.graded.items()}
+
+    def test_release_holds_nothing_of_the_solutions(self, released):
+        text = "\n".join(cell.source for cell in released.cells)
+        assert not leaks(text, set().union(*secrets(self.name)))
+        assert "BEGIN SOLUTION" not in text and "HIDDEN TESTS" not in text
+
+    def test_reference_gets_full_marks(self, graded):
+        lost, seconds = graded.grade(self.name, "reference", course.source(self.name))
+        assert lost == {}
+        assert seconds < 20
+        self.assert_no_leak(graded, "reference")
+
+    def test_untouched_release_gets_nothing_and_says_why(self, graded, released):
+        lost, _ = graded.grade(self.name, "untouched", released)
+        assert lost == {k: v for i in course.questions(self.name) for k, v in i.graded.items()}
+        for key, cell in self.results(graded, "untouched").items():
+            if key in lost and cell.cell_type == "code":
+                error = next(o for o in cell.outputs if o.output_type == "error")
+                assert error.ename == "AssertionError", key
+                assert re.search("not written yet|has no answer yet", error.evalue), error.evalue
+        self.assert_no_leak(graded, "untouched", solutions_too=True)
+
+    def test_other_right_answers_get_full_marks(self, graded):
+        groups = course.combined(course.answers(self.name)["right"])
+        for number, group in enumerate(groups):
+            cells = {key: text for entry in group for key, text in entry["cells"].items()}
+            answer = course.submission(course.source(self.name), cells)
+            lost, _ = graded.grade(self.name, f"right-{number}", answer)
+            assert lost == {}, [entry["name"] for entry in group]
+
+    def test_wrong_answers_lose_what_they_should_and_nothing_else(self, graded):
+        groups = course.combined(course.answers(self.name)["wrong"])
+        for number, group in enumerate(groups):
+            cells = {key: text for entry in group for key, text in entry["cells"].items()}
+            answer = course.submission(course.source(self.name), cells)
+            lost, _ = graded.grade(self.name, f"wrong-{number}", answer)
+            expected = {key for entry in group for key in entry["loses"]}
+            assert set(lost) == expected, [entry["name"] for entry in group]
+            self.assert_no_leak(graded, f"wrong-{number}")
+
+    def test_a_submission_that_looks_for_the_checks_cannot_show_them(self, graded):
+        """A function prints, and raises, the source of whoever calls it, and the history."""
+        reference = course.source(self.name)
+        spies = {}
+        for cell in reference.cells:
+            marks = cell.metadata.get("nbgrader", {})
+            if cell.cell_type == "code" and marks.get("solution"):
+                found = re.search(r"^def (\w+)", cell.source, flags=re.MULTILINE)
+                if found:
+                    spies[marks.grade_id] = SPY.format(name=found[1])
+        assert len(spies) >= 3
+        answer = course.submission(reference, spies)
+        lost, _ = graded.grade(self.name, "spy", answer)
+        assert lost
+        self.assert_no_leak(graded, "spy")
+
+    @pytest.mark.slow
+    def test_each_question_can_be_left_out(self, graded, released):
+        """An answer that is missing costs its own question only."""
+        stubs = {course.identifier(cell): cell.source for cell in released.cells}
+        for item in course.questions(self.name):
+            prefix = f"q{item.number}-"
+            cells = {k: v for k, v in stubs.items() if (k or "").startswith(prefix)}
+            answer = course.submission(course.source(self.name), cells)
+            lost, _ = graded.grade(self.name, f"without-{item.number}", answer)
+            assert lost == item.graded
+
+
+SPY = """
+def {name}(*arguments, **options):
+    import linecache
+    import sys
+
+    frame, text = sys._getframe(), ""
+    while frame is not None:
+        text += "".join(linecache.getlines(frame.f_code.co_filename))
+        frame = frame.f_back
+    print(text)
+    print(In)
+    raise ValueError(text)
+
+
+print(In, get_ipython().user_ns["_ih"])
+"""
+
+
+class TestAttentionByHand(Loop):
+    name = "attention_by_hand"
+
+
+class TestAttentionToGLM(Loop):
+    name = "attention_to_glm"
+
+
+class TestStateEvolution(Loop):
+    name = "state_evolution"
+
+
+class TestExperiment(Loop):
+    name = "experiment"
+
+
+# The commands of the guide, as an instructor types them.
+
+
+def nbgrader(folder, *words):
+    """Run a command of nbgrader in `folder`; return what it says."""
+    environment = {**os.environ, "PATH": f"{sysconfig.get_path('scripts')}{os.pathsep}{os.defpath}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "nbgrader", *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_guide_with_an_archive(tmp_path):
+    name = "attention_by_hand"
+    folder = course.Course(tmp_path).folder
+    nbgrader(folder, "generate_assignment", name)
+    archive = folder / "downloaded" / name / "archive"
+    archive.mkdir(parents=True)
+    with zipfile.ZipFile(archive / "all.zip", "w") as collected:
+        for student, kind in (("ada", "source"), ("grace", "release")):
+            collected.write(folder / kind / name / f"{name}.ipynb", f"{student}_{name}.ipynb")
+    nbgrader(folder, "zip_collect", name)
+    nbgrader(folder, "autograde", name)
+    nbgrader(folder, "generate_feedback", name)
+    (folder / "students.csv").write_text("id,first_name,last_name,email\nada,,,\n")
+    nbgrader(folder, "db", "student", "import", "students.csv")
+    nbgrader(folder, "export")
+    with (folder / "grades.csv").open(newline="", encoding="utf-8") as file:
+        marks = {row["student_id"]: row for row in csv.DictReader(file)}
+    by_machine = 30 - sum(course.by_hand(name, item) for item in course.questions(name))
+    assert float(marks["ada"]["score"]) == by_machine
+    assert float(marks["grace"]["score"]) == 0
+    assert {float(row["max_score"]) for row in marks.values()} == {30}
+    for student in marks:
+        page = (folder / "feedback" / student / name / f"{name}.html").read_text(encoding="utf-8")
+        assert not leaks(readable(page), secrets(name)[1])
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_guide_with_an_exchange(tmp_path):
+    name = "attention_by_hand"
+    folder = course.Course(tmp_path / "course").folder
+    exchange, student = tmp_path / "exchange", tmp_path / "student"
+    for place, mode in ((exchange, 0o777), (student, 0o755)):
+        place.mkdir()
+        place.chmod(mode)
+    where = [f"--Exchange.root={exchange}", f"--Exchange.cache={tmp_path / 'cache'}"]
+    nbgrader(folder, "generate_assignment", name)
+    nbgrader(folder, "release_assignment", name, *where)
+    nbgrader(student, "fetch_assignment", name, "--course", "attnphase", *where)
+    nbgrader(student, "submit", name, "--course", "attnphase", *where)
+    nbgrader(folder, "collect", name, *where)
+    nbgrader(folder, "autograde", name)
+    nbgrader(folder, "generate_feedback", name)
+    nbgrader(folder, "release_feedback", name, *where)
+    assert list((folder / "feedback").rglob(f"{name}.html"))
+    assert list((exchange / "attnphase" / "feedback").rglob("*.html"))

@@ -1,0 +1,304 @@
+"""The problem sets: build what students get, and try the grader on known answers.
+
+The four sets lie in book/assignments: `source` holds one notebook a set, with stubs, solutions and
+hidden tests (nbgrader's format), `answers` the wrong and the unusual right answers that the grader
+is tried on, `nbgrader_config.py` the configuration.
+
+usage: python tools/course.py build          make _build/course: a course directory with releases
+       python tools/course.py try SET ...    grade the answers of book/assignments/answers/SET.toml
+       python tools/course.py tables         write the tables of README.md and problem_sets.md anew
+"""
+
+import argparse
+import copy
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import tempfile
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbgrader.apps import NbGraderAPI
+from traitlets.config import PyFileConfigLoader
+
+ROOT = Path(__file__).resolve().parent.parent
+ASSIGNMENTS = ROOT / "book" / "assignments"
+SETS = ("attention_by_hand", "attention_to_glm", "state_evolution", "experiment")
+HEADING = re.compile(r"## Question (\d+): (.+)")
+MARKS = ("<!-- tables: begin -->", "<!-- tables: end -->")
+TERMS = re.compile(r"\*(\d+) points?, (\d+) minutes\. Goal: (.+?)\*", flags=re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question: its terms as the student reads them, and the points of its graded cells."""
+
+    number: int
+    title: str
+    points: int
+    minutes: int
+    goal: str
+    graded: dict  # grade_id -> points
+
+
+def source(name):
+    """Return the source notebook of the set `name`."""
+    path = ASSIGNMENTS / "source" / name / f"{name}.ipynb"
+    return nbformat.read(path, as_version=4)
+
+
+def identifier(cell):
+    """Return nbgrader's identifier of `cell`, or None if it is an ordinary cell."""
+    return cell.metadata.get("nbgrader", {}).get("grade_id")
+
+
+def questions(name):
+    """Return the questions of the set `name` in order.
+
+    Raises ValueError if a question does not state its points, its minutes and its goal.
+    """
+    notebook = source(name)
+    found = []
+    for cell in notebook.cells:
+        heading = cell.cell_type == "markdown" and HEADING.match(cell.source)
+        if not heading:
+            continue
+        terms = TERMS.search(cell.source)
+        if not terms:
+            raise ValueError(f"{name}, question {heading[1]}: no points, minutes and goal")
+        graded = {
+            identifier(other): other.metadata.nbgrader.points
+            for other in notebook.cells
+            if (identifier(other) or "").startswith(f"q{heading[1]}-")
+            and other.metadata.nbgrader.grade
+        }
+        goal = " ".join(terms[3].split())
+        found.append(
+            Question(int(heading[1]), heading[2], int(terms[1]), int(terms[2]), goal, graded)
+        )
+    return tuple(found)
+
+
+def answers(name):
+    """Return the known answers to the set `name`: a dict with the lists "wrong" and "right"."""
+    path = ASSIGNMENTS / "answers" / f"{name}.toml"
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+def title(name):
+    """Return the title of the set `name`."""
+    return source(name).cells[0].source.splitlines()[0].removeprefix("# ")
+
+
+def by_hand(name, question):
+    """Return how many points of `question` are given by hand: those of its cells of text."""
+    cells = {identifier(cell): cell.cell_type for cell in source(name).cells}
+    return sum(points for key, points in question.graded.items() if cells[key] == "markdown")
+
+
+def table(head, rows):
+    """Return a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(str(entry) for entry in line) + " |" for line in lines)
+
+
+def guide_tables(name):
+    """Return the part of the instructor's guide on the set `name`, made from its sources."""
+    items = questions(name)
+    rows = [
+        [f"{item.number}. {item.title}", item.points, by_hand(name, item), item.minutes, item.goal]
+        for item in items
+    ]
+    hand = sum(by_hand(name, item) for item in items)
+    total = [sum(item.points for item in items), hand, sum(item.minutes for item in items), ""]
+    head = ["Question", "Points", "by hand", "Minutes", "Goal"]
+    wrong = [
+        [entry["mistake"], entry["reveals"], ", ".join(f"`{key}`" for key in entry["loses"])]
+        for entry in answers(name)["wrong"]
+    ]
+    return "\n\n".join(
+        [
+            f"### {title(name)} (`{name}`)",
+            table(head, [*rows, ["**Total**", *total]]),
+            table(["Typical wrong answer", "What it reveals", "Loses"], wrong),
+        ]
+    )
+
+
+def page_table():
+    """Return the table of the students' page, with the links to the notebooks."""
+    rows = []
+    for number, name in enumerate(SETS, start=1):
+        items = questions(name)
+        link = f'<a href="../../problem_sets/{name}.ipynb" download>{name}.ipynb</a>'
+        points, minutes = (sum(getattr(i, key) for i in items) for key in ("points", "minutes"))
+        rows.append([f"{number}. {title(name)}", len(items), points, minutes, link])
+    return table(["Set", "Questions", "Points", "Minutes", "Notebook"], rows)
+
+
+def with_tables(text, content):
+    """Return `text` with `content` between its two marks.
+
+    Raises ValueError if the marks are not there.
+    """
+    begin, rest = text.split(MARKS[0])
+    _, end = rest.split(MARKS[1])
+    return f"{begin}{MARKS[0]}\n\n{content}\n\n{MARKS[1]}{end}"
+
+
+def documents():
+    """Return a dict from each page that has tables to its text with the tables of today."""
+    contents = {
+        "README.md": "\n\n".join(guide_tables(name) for name in SETS),
+        "problem_sets.md": page_table(),
+    }
+    return {
+        ASSIGNMENTS / page: with_tables((ASSIGNMENTS / page).read_text(encoding="utf-8"), content)
+        for page, content in contents.items()
+    }
+
+
+def combined(entries):
+    """Return `entries` in groups whose members replace different cells: one submission a group."""
+    groups = []
+    for entry in entries:
+        for group in groups:
+            if not any(entry["cells"].keys() & other["cells"].keys() for other in group):
+                group.append(entry)
+                break
+        else:
+            groups.append([entry])
+    return groups
+
+
+def submission(notebook, cells):
+    """Return a copy of `notebook` in which the cells named in `cells` have new sources.
+
+    Raises KeyError if the notebook has no cell of such a name.
+    """
+    changed = copy.deepcopy(notebook)
+    by_name = {identifier(cell): cell for cell in changed.cells}
+    for name, text in cells.items():
+        by_name[name].source = text.strip("\n")
+    return changed
+
+
+class Course:
+    """A course directory in `folder`, made from book/assignments, with its releases."""
+
+    def __init__(self, folder, timeout=None):
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ASSIGNMENTS / "nbgrader_config.py", self.folder)
+        shutil.copy(ASSIGNMENTS / "README.md", self.folder)
+        shutil.copytree(ASSIGNMENTS / "source", self.folder / "source", dirs_exist_ok=True)
+        # nbgrader calls `alembic` by its name: the scripts of this interpreter must be found.
+        scripts = sysconfig.get_path("scripts")
+        os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+        loader = PyFileConfigLoader("nbgrader_config.py", path=str(self.folder))
+        config = loader.load_config()
+        config.CourseDirectory.root = str(self.folder)
+        if timeout is not None:
+            config.Execute.timeout = timeout
+        self.api = NbGraderAPI(config=config)
+
+    def _done(self, result):
+        if not result["success"]:
+            raise RuntimeError(result["log"] or result["error"])
+
+    def release(self, name):
+        """Make the release of the set `name`; return the path of the students' notebook."""
+        self._done(self.api.generate_assignment(name, force=True, create=True))
+        return self.folder / "release" / name / f"{name}.ipynb"
+
+    def grade(self, name, student, notebook):
+        """Grade `notebook` as the submission of `student`.
+
+        Returns the points lost in each graded cell that lost any, and the seconds it took. Cells
+        graded by hand lose nothing unless they were left as they were released.
+        """
+        place = self.folder / "submitted" / student / name / f"{name}.ipynb"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        nbformat.write(notebook, place)
+        begin = time.perf_counter()
+        self._done(self.api.autograde(name, student, force=True, create=True))
+        seconds = time.perf_counter() - begin
+        with self.api.gradebook as gradebook:
+            grades = gradebook.find_submission_notebook(name, name, student).grades
+            lost = {
+                grade.name: grade.max_score - grade.score
+                for grade in grades
+                if not grade.needs_manual_grade and grade.score != grade.max_score
+            }
+        return lost, seconds
+
+    def feedback(self, name, student):
+        """Generate the feedback of `student` on the set `name`; return its HTML."""
+        self._done(self.api.generate_feedback(name, student, force=True))
+        page = self.folder / "feedback" / student / name / f"{name}.html"
+        return page.read_text(encoding="utf-8")
+
+
+def build():
+    """Make the course directory _build/course and the students' notebooks for the site."""
+    folder = ROOT / "_build" / "course"
+    shutil.rmtree(folder, ignore_errors=True)
+    course = Course(folder)
+    downloads = folder / "site" / "problem_sets"
+    downloads.mkdir(parents=True)
+    for name in SETS:
+        shutil.copy(course.release(name), downloads)
+        print(f"  {name}.ipynb")
+    print(f"course directory: {folder.relative_to(ROOT)}")
+
+
+def attempt(name):
+    """Grade the reference, the untouched release and the known answers; print what each lost.
+
+    Returns whether each lost what it should.
+    """
+    known, reference, good = answers(name), source(name), True
+    with tempfile.TemporaryDirectory() as folder:
+        course = Course(folder)
+        released = nbformat.read(course.release(name), as_version=4)
+        everything = {key for item in questions(name) for key in item.graded}
+        tries = [("reference", reference, set()), ("untouched", released, everything)]
+        for kind in ("right", "wrong"):
+            for entry in known[kind]:
+                changed = submission(reference, entry["cells"])
+                tries.append((entry["name"], changed, set(entry.get("loses", ()))))
+        for student, notebook, expected in tries:
+            lost, seconds = course.grade(name, student, notebook)
+            verdict = "as expected" if set(lost) == expected else f"NOT {sorted(expected)}"
+            print(f"{student:24} {seconds:5.1f} s  lost {lost}: {verdict}", flush=True)
+            good &= set(lost) == expected
+    return good
+
+
+def main(arguments=None):
+    """Run the command line; return the exit code."""
+    parser = argparse.ArgumentParser(description="Build and try the problem sets.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("build", help="make _build/course")
+    commands.add_parser("tables", help="write the tables of the guide and of the students' page")
+    tried = commands.add_parser("try", help="grade the known answers of a set")
+    tried.add_argument("sets", nargs="+", choices=SETS)
+    options = parser.parse_args(arguments)
+    if options.command == "build":
+        build()
+        return 0
+    if options.command == "tables":
+        for page, text in documents().items():
+            page.write_text(text, encoding="utf-8")
+        return 0
+    good = [attempt(name) for name in options.sets]
+    return 0 if all(good) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
