@@ -10,11 +10,13 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from importlib.metadata import version
+from numbers import Real
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from zipfile import BadZipFile
 
 import numpy as np
@@ -76,7 +78,7 @@ class BranchGrid:
 class PhaseDiagram:
     """All branches over a grid; arrays of shape (omegas, alphas). Made by `phase_diagram`.
 
-    model: its omega is that of no point in particular; alphas (A,), omegas (W,): the grid;
+    model: its omega is 0, whatever the columns' are; alphas (A,), omegas (W,): the grid;
     positional, semantic, uninformed: `BranchGrid`; baseline: test error of `linear_baseline` for
     each omega, shape (W,); settings: numbers of nodes, replicates, seed, tolerance.
     """
@@ -94,8 +96,10 @@ class PhaseDiagram:
     def winner(self) -> Array:
         """Name of the branch with the lowest train loss among those found at each point.
 
-        Empty where the uninformed branch has it while another one is unresolved: that one is
-        then the lowest, or the uninformed one as good as it.
+        A branch that is "unresolved" at a point takes no part there. Where the uninformed branch
+        is then the lowest the name is empty: the unresolved one is lower, or they are equally good.
+        Where the positional or the semantic branch is the lowest it is named all the same, though
+        the unresolved one was not compared with it.
         """
         losses = [getattr(self, name).train_loss for name in BRANCHES]
         lowest = np.where(np.isnan(losses), np.inf, losses).argmin(axis=0)
@@ -157,8 +161,9 @@ def phase_diagram(
     tolerance: as in `attnphase.solve`; the columns share their nodes.
 
     map: anything that is called like the builtin: ``Executor.map`` of `concurrent.futures` or of a
-    Dask client's ``get_executor()``, ``imap`` of a `multiprocessing.Pool`. Columns go through it,
-    and the result does not depend on it. progress: whether to show a bar.
+    Dask client's ``get_executor()``, ``imap`` or ``imap_unordered`` of a `multiprocessing.Pool`.
+    Columns go through it, in any order, and the result does not depend on it. progress: whether to
+    show a bar.
 
     accuracy: where the standard error of an overlap, or of V, is above this fraction of it, the
     point of the positional or semantic branch is solved again on four times as many nodes; None
@@ -167,7 +172,8 @@ def phase_diagram(
     file: path of a file (``.npz``) that keeps finished columns, so that a sweep that was
     interrupted goes on where it was; it is replaced in one step. `read_diagram` reads it.
 
-    Raises ValueError for bad arguments, and for a file that belongs to another diagram;
+    Raises ValueError for bad arguments, for a file that belongs to another diagram or cannot be
+    written, and for a map that does not return each column once;
     NotImplementedError for ranks above one and for tokens of different variance.
     """
     if not isinstance(model, Model):
@@ -196,25 +202,33 @@ def phase_diagram(
     }
     sweep = _Sweep.empty(model, alphas, omegas, settings)
     if file is not None:
-        file = Path(file)
+        file = _path(file)
         if file.suffix != ".npz":
             raise ValueError(f"file must end in .npz, got {str(file)!r}")
-        if file.exists():
-            sweep = sweep.resumed(file)
-    missing = np.flatnonzero(~sweep.done)
+        sweep = sweep.begun(file)
+    missing = {float(omegas[index]): index for index in np.flatnonzero(~sweep.done)}
     compute = partial(_column, model, alphas, settings)
-    columns = map(compute, [float(omega) for omega in omegas[missing]])
     bar = tqdm(
-        zip(missing, columns, strict=True),
+        map(compute, list(missing)),
         total=len(omegas),
         initial=len(omegas) - len(missing),
         desc="columns",
         disable=not progress,
     )
-    for index, column in bar:
-        sweep.add(index, column)
+    for column in bar:
+        if column.omega not in missing:
+            raise ValueError(
+                "map must return each column that it is asked for once, got one more of "
+                f"omega = {column.omega}"
+            )
+        sweep.add(missing.pop(column.omega), column)
         if file is not None:
             sweep.write(file)
+    if missing:
+        raise ValueError(
+            "map must return each column that it is asked for once, got none of omegas = "
+            f"{list(missing)}"
+        )
     return sweep.diagram()
 
 
@@ -223,7 +237,7 @@ def read_diagram(file: str | os.PathLike) -> PhaseDiagram:
 
     Raises ValueError if columns are missing in it, or if it is no such file.
     """
-    sweep = _Sweep.read(Path(file))
+    sweep = _Sweep.read(_path(file))
     if not sweep.done.all():
         missing = np.count_nonzero(~sweep.done)
         raise ValueError(
@@ -233,12 +247,22 @@ def read_diagram(file: str | os.PathLike) -> PhaseDiagram:
     return sweep.diagram()
 
 
-def _axis(name: str, values: Iterable[float], largest: float) -> Array:
-    if isinstance(values, str):
-        raise ValueError(f"{name} must be a sequence of numbers, got {values!r}")
+def _path(file: str | os.PathLike) -> Path:
     try:
-        axis = np.array(list(values), dtype=float)
-    except (TypeError, ValueError) as error:
+        return Path(file)
+    except TypeError as error:
+        raise ValueError(f"file must be a path, got {file!r}") from error
+
+
+def _axis(name: str, values: Iterable[float], largest: float) -> Array:
+    try:
+        # as objects first: strings and booleans would convert without a word
+        axis = np.array(list(values), dtype=object)
+        entries = [values] if isinstance(values, str | bytes) else axis.ravel().tolist()
+        if not all(isinstance(entry, Real) and not isinstance(entry, bool) for entry in entries):
+            raise TypeError("not a number")
+        axis = axis.astype(float)
+    except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{name} must be a sequence of numbers, got {values!r}") from error
     if axis.ndim != 1 or not len(axis):
         raise ValueError(f"{name} must be a sequence of at least one number, got {values!r}")
@@ -251,12 +275,13 @@ def _axis(name: str, values: Iterable[float], largest: float) -> Array:
 
 @dataclass
 class _Column:
-    """What one column holds.
+    """What one column holds, the one of a positional share ``omega``.
 
     values: shape (branches, quantities, A); errors: (branches, measured, A);
     growth: (2, A), of the positional and the semantic branch; status: (branches, A).
     """
 
+    omega: float
     values: Array
     errors: Array
     growth: Array
@@ -271,7 +296,7 @@ def _column(model: Model, alphas: Array, settings: dict, omega: float) -> _Colum
     tolerance = settings["tolerance"]
     shape = (len(BRANCHES), len(alphas))
     growth = np.full((2, len(alphas)), np.nan)
-    points: dict[str, list[FixedPoint | None]] = {"uninformed": [None] * len(alphas)}
+    points: dict[str, list[FixedPoint | None]] = {name: [None] * len(alphas) for name in BRANCHES}
     path = Continuation(model, "uninformed", nodes, tolerance)
     for j in reversed(range(len(alphas))):
         try:
@@ -284,9 +309,10 @@ def _column(model: Model, alphas: Array, settings: dict, omega: float) -> _Colum
     finer = settings["log2_points"] + REFINEMENT
     fine_nodes = cache(partial(replicate_nodes, model, finer, *[settings[n] for n in names[1:]]))
     for name, rate in zip(("positional", "semantic"), growth, strict=True):
-        paths = _follow(model, name, nodes, alphas, rate, tolerance)
-        points[name] = [_accurate(path, settings["accuracy"], fine_nodes) for path in paths]
+        for j, path in _follow(model, name, nodes, alphas, rate, tolerance):
+            points[name][j] = _accurate(path, settings["accuracy"], fine_nodes)
     column = _Column(
+        omega,
         np.full((shape[0], len(QUANTITIES), shape[1]), np.nan),
         np.full((shape[0], len(MEASURED), shape[1]), np.nan),
         growth,
@@ -310,48 +336,48 @@ def _follow(
     alphas: Array,
     growth: Array,
     tolerance: float,
-) -> list[Continuation | None]:
-    """Continuations that stand at the branch's point at each alpha, None where it is not found.
+) -> Iterator[tuple[int, Continuation]]:
+    """Index of each alpha at which the branch is found, with a continuation that stands there.
 
-    The branch is sought from a generic start where the uninformed solution is most unstable
-    towards it, and followed from there to either side until it is lost; what is left is sought
-    anew where the uninformed solution is unstable, and at the largest alpha.
+    It goes on from there, so that what is needed of it must be taken at once. The branch is sought
+    from a generic start where the uninformed solution is most unstable towards it, and followed
+    from there to either side until it is lost; what is left is sought anew where the uninformed
+    solution is unstable, and at the largest alpha.
     """
-    paths: list[Continuation | None] = [None] * len(alphas)
+    found = np.zeros(len(alphas), dtype=bool)
     order = np.lexsort((-alphas, -growth))
     for k, anchor in enumerate([*order, len(alphas) - 1]):
-        if paths[anchor] or not (growth[anchor] > 1.0 or k in (0, len(alphas))):
+        if found[anchor] or not (growth[anchor] > 1.0 or k in (0, len(alphas))):
             continue
-        path = Continuation(model, branch, nodes, tolerance)
+        begun = Continuation(model, branch, nodes, tolerance)
         try:
-            path.begin(alphas[anchor])
+            begun.begin(alphas[anchor])
         except ConvergenceError:
             continue
-        paths[anchor] = path
+        found[anchor] = True
+        yield anchor, begun
         for side in (range(anchor + 1, len(alphas)), range(anchor - 1, -1, -1)):
-            path = paths[anchor].copy()
+            path = begun.copy()
             for j in side:
                 stable = growth[j] <= 1.0
-                if paths[j] or (stable and path.overlap_square(alphas[j]) < 0):
+                if found[j] or (stable and path.overlap_square(alphas[j]) < 0):
                     break  # met, or gone to zero on the way
                 try:
                     path.to(alphas[j], *((0, 1) if stable else (2, ATTEMPTS)))
                 except ConvergenceError:
                     break
-                paths[j] = path.copy()
-    return paths
+                found[j] = True
+                yield j, path
 
 
 def _accurate(
-    path: Continuation | None, accuracy: float | None, nodes: Callable[[], tuple[Nodes, ...]]
+    path: Continuation, accuracy: float | None, nodes: Callable[[], tuple[Nodes, ...]]
 ) -> FixedPoint | None:
     """The point of ``path``, on the finer ``nodes`` if it is not accurate; None if not there.
 
     What finer nodes do not have was no fixed point but a step of the staircase that an average
     over few nodes is.
     """
-    if path is None:
-        return None
     point = path.last
     own = "m" if point.branch == "positional" else "theta"
     errors = [point.standard_error[key] / abs(getattr(point, key)) for key in ("q", own, "V")]
@@ -398,7 +424,7 @@ class _Sweep:
         versions = {name: version(name) for name in names}
         width, height, branches = len(omegas), len(alphas), len(BRANCHES)
         return cls(
-            model,
+            replace(model, omega=0.0),  # a file does not hold it
             alphas,
             omegas,
             settings,
@@ -417,24 +443,40 @@ class _Sweep:
         head = {"model": model, "settings": self.settings, "versions": self.versions}
         return json.loads(json.dumps(head))  # tuples compare equal to what a file holds
 
+    def begun(self, file: Path) -> _Sweep:
+        """The sweep to go on with: the one in ``file``, or this one if there is none.
+
+        Raises ValueError where columns are missing and the file cannot be written.
+        """
+        try:
+            sweep = self.resumed(file) if file.exists() else self
+            if not sweep.done.all():
+                sweep.write(file, rehearsal=True)
+        except OSError as error:
+            raise ValueError(f"file {str(file)!r} cannot be written: {error}") from error
+        return sweep
+
     def add(self, index: int, column: _Column) -> None:
         for name in ("values", "errors", "growth", "status"):
             getattr(self, name)[index] = getattr(column, name)
         self.done[index] = True
 
-    def write(self, file: Path) -> None:
+    def write(self, file: Path, rehearsal: bool = False) -> None:
+        """Replace ``file`` in one step; in a rehearsal do all that but the replacement.
+
+        It is written in a directory of its own beside the file, as others may write it, too.
+        """
         file.parent.mkdir(parents=True, exist_ok=True)
         names = ("alphas", "omegas", "done", "values", "errors", "growth", "status")
-        partial_file = file.with_suffix(".part")
         arrays = {name: getattr(self, name) for name in names}
-        try:
+        with TemporaryDirectory(dir=file.parent, prefix=".phase_diagram-") as directory:
+            partial_file = Path(directory) / file.name
             with open(partial_file, "wb") as stream:
                 np.savez_compressed(stream, head=json.dumps(self.head), **arrays)
                 stream.flush()
                 os.fsync(stream.fileno())
-            os.replace(partial_file, file)
-        finally:
-            partial_file.unlink(missing_ok=True)
+            if not rehearsal:
+                os.replace(partial_file, file)
 
     @classmethod
     def read(cls, file: Path) -> _Sweep:

@@ -31,6 +31,9 @@ NEAR = 0.03
 ROOT_FRACTION = 1e-7
 #: Half width, in standard errors and at least as a fraction, of the bracket that is verified.
 BRACKET_ERRORS, BRACKET_FRACTION = 5.0, 1e-3
+#: Largest standard error of the overlap at a fold, as a fraction of it. Measured: up to 2 % at true
+#: folds, mostly 7 % and more at those that the staircase of few nodes pretends.
+FOLD_FRACTION = 0.05
 
 
 #: Continuations of each branch that stand at solved points.
@@ -116,7 +119,9 @@ def onset_alpha(
     """Sample complexity above which the uninformed solution is unstable towards ``branch``.
 
     branch: "positional" or "semantic". One application of the map multiplies a small overlap by
-    `growth_rates`; the onset is where that factor passes 1 from below.
+    `growth_rates`; the onset is where that factor passes 1 from below. guess: where the search
+    begins, upwards if the factor is below 1 there, else downwards. Raises ConvergenceError, with
+    the factors at both ends, where it does not pass 1 on the way.
     """
     return _instability(model, branch, 1.0, log2_points, replicates, seed, tolerance, guess)
 
@@ -134,7 +139,8 @@ def end_alpha(
 
     The factor of `growth_rates` passes 1 from above there. A branch that is small there ends
     there, as it joins the uninformed one; one that is not goes on. guess: where the search
-    begins, between the onset and the end.
+    begins, between the onset and the end: upwards if the factor is above 1 there, else downwards.
+    Raises ConvergenceError, with the factors at both ends, where it does not pass 1 on the way.
     """
     return _instability(model, branch, -1.0, log2_points, replicates, seed, tolerance, guess)
 
@@ -161,7 +167,18 @@ def _instability(
         return sign * (growth_rates(point, path.nodes, path.minima)[branch] - 1.0)
 
     name = f"the {branch} {'onset' if sign > 0 else 'end'}"
-    return _threshold(model, advantage, name, log2_points, replicates, seed, guess)
+    try:
+        return _threshold(model, advantage, name, log2_points, replicates, seed, guess)
+    except _OneSign as error:
+        ends = [(alpha, 1.0 + sign * difference) for alpha, difference in error.state]
+    (near, first), (far, last) = ends
+    side, other = ("above", "below") if first > 1.0 else ("below", "above")
+    raise ConvergenceError(
+        f"{name} was not found: the growth rate is {first:.4g} at the guess alpha = {near:g} and "
+        f"{last:.4g} at alpha = {far:g}, {side} 1 wherever it was tried in between; if there "
+        f"is one elsewhere, begin at a guess where the rate is {other} 1",
+        tuple(ends),
+    )
 
 
 @dataclass(frozen=True)
@@ -196,7 +213,10 @@ def spinodal_alpha(
     The standard error is that of the scatter of replicates; between sets of few nodes and of many
     the value shifts by about as much again. A branch that begins or ends continuously
     (`onset_alpha`, `end_alpha`) has no spinodal of this kind, but the staircase that an average
-    over few nodes is may pretend one close to its end: compare with more nodes.
+    over few nodes is may pretend one close to its end. The replicates then mostly disagree on the
+    overlap: ConvergenceError is raised, with the `Spinodal` as its ``state``, where overlap_error
+    is above 5 % of the overlap. A single replicate cannot tell, and two may agree by chance
+    (3 % was seen): compare with more nodes, and with more replicates.
     """
     check_number("guess", guess, *SEARCH_RANGE)
     if branch not in ("positional", "semantic"):
@@ -206,13 +226,23 @@ def spinodal_alpha(
     path.begin(guess)
     turns = np.array(turning_points(path))
     mean = replicate_mean(turns)
-    return Spinodal(
+    fold = Spinodal(
         value=float(mean.value[0]),
         standard_error=float(mean.standard_error[0]),
         bracket=(float(turns[:, 0].min()), float(turns[:, 0].max())),
         overlap=float(mean.value[1]),
         overlap_error=float(mean.standard_error[1]),
     )
+    if replicates > 1 and not fold.overlap_error <= FOLD_FRACTION * abs(fold.overlap):
+        raise ConvergenceError(
+            f"no fold of the {branch} branch can be told on {2**log2_points} nodes: near alpha = "
+            f"{fold.value:.4g} the replicates turn back at overlaps from {turns[:, 1].min():.3g} "
+            f"to {turns[:, 1].max():.3g}, and the standard error {fold.overlap_error:.2g} of their "
+            f"mean {fold.overlap:.3g} is above {FOLD_FRACTION:.0%} of it; take more nodes, and see "
+            "whether the branch begins or ends continuously there (onset_alpha, end_alpha)",
+            fold,
+        )
+    return fold
 
 
 def growth_rates(
@@ -229,7 +259,9 @@ def growth_rates(
         d E[g_k h*_k] / d Theta = sum_l E[g_k v_l h*_l h*_k] / s_l.
 
     Returns the largest eigenvalue for "positional" (directions of the encodings) and the factor
-    for "semantic", averaged over the sets of nodes.
+    for "semantic", averaged over the sets of nodes. A node that the solution divides between two
+    equal minima (`Tie`) counts with the minimum that leads, whatever its share: an error of about
+    one node's weight.
     """
     model, alpha = point.model, point.alpha
     variances, encodings = model.variances, np.asarray(model.encodings)
@@ -338,6 +370,10 @@ def _refine(difference: Callable[[float], float], rough: float, name: str) -> fl
     raise ConvergenceError(f"{name} of one replicate is not near the rough value {rough:g}", rough)
 
 
+class _OneSign(ConvergenceError):
+    """No change of sign; state: (alpha, difference) at the guess and at the last place tried."""
+
+
 def _sign_change(
     difference: Callable[[float], float], name: str, guess: float
 ) -> tuple[float, float]:
@@ -351,12 +387,14 @@ def _sign_change(
         while difference(low) > 0:
             low, high = low / STRIDE, low
             if low < SEARCH_RANGE[0]:
-                raise ConvergenceError(f"{name} is below {SEARCH_RANGE[0]}, if it exists", low)
+                ends = ((guess, difference(guess)), (high, difference(high)))
+                raise _OneSign(f"{name} is below {SEARCH_RANGE[0]}, if it exists", ends)
     else:
         while difference(high) <= 0:
             low, high = high, high * STRIDE
             if high > SEARCH_RANGE[1]:
-                raise ConvergenceError(f"{name} is above {SEARCH_RANGE[1]}, if it exists", high)
+                ends = ((guess, difference(guess)), (low, difference(low)))
+                raise _OneSign(f"{name} is above {SEARCH_RANGE[1]}, if it exists", ends)
     for _ in range(16):
         if np.isfinite([difference(low), difference(high)]).all():
             return low, high

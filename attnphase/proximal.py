@@ -225,13 +225,14 @@ def descend(start: Array, center: Array, precision: Array, target: Array, metric
             whole, going = nodes, np.ones(left, dtype=bool)
         trial = z + move
         f_new, step_new, slope_new = evaluate(trial.reshape(shape[:2] + (-1,)), whole)
-        refused = np.flatnonzero(f_new > f + 1e-4 * length * slope)
+        refused = np.flatnonzero(~(f_new <= f + 1e-4 * length * slope))  # nan is refused, too
         again = 0.25 * length[refused]
         for new, old in ((trial, z), (step_new, step), (f_new, f), (slope_new, slope)):
             new[..., refused] = old[..., refused]
         z, f, step, slope, length = trial, f_new, step_new, slope_new, np.ones(len(nodes))
         length[refused] = again
-    raise ConvergenceError(f"{len(nodes)} of {count} proximal problems did not settle")
+    left = np.count_nonzero(going)
+    raise ConvergenceError(f"{left} of {count} proximal problems did not settle")
 
 
 @dataclass(frozen=True)

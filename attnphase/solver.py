@@ -914,7 +914,7 @@ def turning_points(path: Continuation) -> list[tuple[float, float]]:
             state_map = _MapAtOverlap(path.model, own, path.branch, nodes)
             state_map.minima = minima
             start = known[-1] if len(known) < 2 else 2 * known[-1] - known[-2]
-            y, _, _ = _find_zero(state_map, start, path.tolerance)
+            y, _, _ = _find_zero(state_map, start, path.tolerance, attempts=1)
             minima = state_map.minima
             known.append(y)
             overlaps.append(state_map.own(y))

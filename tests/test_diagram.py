@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -66,7 +68,7 @@ def identical(one, other):
     return (
         mine.keys() == others.keys()
         and one.settings == other.settings
-        and replace(one.model, omega=0.0) == replace(other.model, omega=0.0)
+        and one.model == other.model
         and all(
             np.array_equal(array, others[name], equal_nan=array.dtype.kind == "f")
             for name, array in mine.items()
@@ -325,12 +327,12 @@ def follow(monkeypatch, growth, **region):
     for name, value in ({"squares": {}} | region | {"diary": []}).items():
         monkeypatch.setattr(Walk, name, value)
     alphas = np.arange(1.0, len(growth) + 1)
-    paths = diagram._follow(MODEL, "semantic", (), alphas, np.array(growth), 1e-5)
-    assert all(
-        path is None or path.alpha == alpha for path, alpha in zip(paths, alphas, strict=True)
-    )
-    assert len({id(path) for path in paths if path}) == sum(path is not None for path in paths)
-    return [path.alpha for path in paths if path], Walk.diary
+    found = []
+    for j, path in diagram._follow(MODEL, "semantic", (), alphas, np.array(growth), 1e-5):
+        assert path.alpha == alphas[j]
+        found.append(path.alpha)
+    assert len(set(found)) == len(found)
+    return sorted(found), Walk.diary
 
 
 def test_a_branch_is_followed_from_the_most_unstable_place_to_either_side(monkeypatch):
@@ -403,6 +405,34 @@ def test_what_another_walk_has_found_is_not_found_again(monkeypatch):
     assert (2.0, 1.0, 2, 4) not in diary and (3.0, 2.0, 0, 1) not in diary
 
 
+@pytest.mark.parametrize("accuracy", [None, 0.01])
+def test_few_continuations_are_kept_at_a_time(accuracy, monkeypatch):
+    """Each holds minima of every node: not one for each point of a column."""
+    alive, counts = WeakSet(), []
+
+    class Counted(Continuation):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            alive.add(self)
+
+        def copy(self):
+            twin = super().copy()
+            alive.add(twin)
+            return twin
+
+        def to(self, *arguments):
+            counts.append(len(alive))
+            return super().to(*arguments)
+
+    monkeypatch.setattr(diagram, "Continuation", Counted)
+    alphas = np.linspace(0.6, 1.6, 11)
+    found = phase_diagram(
+        MODEL, alphas, (0.3,), progress=False, log2_points=8, replicates=2, accuracy=accuracy
+    )
+    assert found.positional.found.sum() > 8 and len(counts) > 20
+    assert max(counts) <= 4
+
+
 # --- finer nodes ----------------------------------------------------------------------------------
 
 
@@ -451,7 +481,6 @@ def test_what_finer_nodes_do_not_have_is_not_found():
     nodes = se.replicate_nodes(model, 8, 2, 0)
     path = Continuation(model, "positional", nodes, 1e-5)
     point = path.begin(1.0)
-    assert diagram._accurate(None, 0.01, lambda: nodes) is None
     assert diagram._accurate(path, None, lambda: 1 / 0) is point
     assert diagram._accurate(path, 0.999, lambda: 1 / 0) is point
 
@@ -473,6 +502,14 @@ def test_what_finer_nodes_do_not_have_is_not_found():
         ({"alphas": ()}, r"^alphas must be a sequence of at least one number, got \(\)$"),
         ({"alphas": 1.0}, r"^alphas must be a sequence of numbers, got 1\.0$"),
         ({"alphas": ("a",)}, r"^alphas must be a sequence of numbers, got \('a',\)$"),
+        ({"alphas": ("1.0",)}, r"^alphas must be a sequence of numbers, got \('1\.0',\)$"),
+        ({"alphas": "12"}, r"^alphas must be a sequence of numbers, got '12'$"),
+        ({"alphas": b"12"}, r"^alphas must be a sequence of numbers, got b'12'$"),
+        ({"alphas": (0.5, True)}, r"^alphas must be a sequence of numbers, got \(0\.5, True\)$"),
+        ({"alphas": np.array([True])}, r"^alphas must be a sequence of numbers, got array"),
+        ({"alphas": (None,)}, r"^alphas must be a sequence of numbers, got \(None,\)$"),
+        ({"alphas": (1j,)}, r"^alphas must be a sequence of numbers, got \(1j,\)$"),
+        ({"alphas": (10**400,)}, r"^alphas must be a sequence of numbers, got \(10{400},\)$"),
         ({"alphas": ((1, 2), (3,))}, r"^alphas must be a sequence of numbers, got \(\(1"),
         ({"alphas": ((1, 2),)}, r"^alphas must be a sequence of at least one number, got \(\("),
         ({"alphas": (1.0, 0.5)}, r"^alphas must increase .* between 0 and .*\[1\.0, 0\.5\]$"),
@@ -484,6 +521,9 @@ def test_what_finer_nodes_do_not_have_is_not_found():
         ({"alphas": (1.0, np.nan)}, r"^alphas must increase .*got \[1\.0, nan\]$"),
         ({"omegas": []}, r"^omegas must be a sequence of at least one number, got \[\]$"),
         ({"omegas": 0.3}, r"^omegas must be a sequence of numbers, got 0\.3$"),
+        ({"omegas": True}, r"^omegas must be a sequence of numbers, got True$"),
+        ({"omegas": (False, True)}, r"^omegas must be .* numbers, got \(False, True\)$"),
+        ({"omegas": ["0", "1"]}, r"^omegas must be a sequence of numbers, got \['0', '1'\]$"),
         ({"omegas": (0.2, 0.1)}, r"^omegas must increase .* between 0 and 1, got \[0\.2, 0\.1\]"),
         ({"omegas": (-0.1, 0.1)}, r"^omegas must increase .*between 0 and 1, got \[-0\.1, 0\.1\]"),
         ({"omegas": (0.1, 1.01)}, r"^omegas must increase .*between 0 and 1, got \[0\.1, 1\.01\]"),
@@ -500,6 +540,9 @@ def test_what_finer_nodes_do_not_have_is_not_found():
         ({"accuracy": 1.0}, r"^accuracy must be a number above 0 and below 1, got 1\.0$"),
         ({"accuracy": "x"}, r"^accuracy must be a number above 0 and below 1, got 'x'$"),
         ({"file": "d.json"}, r"^file must end in \.npz, got 'd\.json'$"),
+        ({"file": 5}, r"^file must be a path, got 5$"),
+        ({"file": True}, r"^file must be a path, got True$"),
+        ({"file": b"d.npz"}, r"^file must be a path, got b'd\.npz'$"),
     ],
 )
 def test_bad_arguments(arguments, message):
@@ -523,6 +566,12 @@ def test_models_that_it_is_not_for(changes, message):
     model = Model(0.3, **changes)
     with pytest.raises(NotImplementedError, match=f"phase_diagram needs .*{message}"):
         phase_diagram(model, (1.0,), (0.3,), progress=False)
+
+
+@pytest.mark.parametrize("file", [5, None, ("d.npz",)])
+def test_a_file_that_is_no_path_is_not_read(file):
+    with pytest.raises(ValueError, match=rf"^file must be a path, got {re.escape(repr(file))}$"):
+        read_diagram(file)
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array, iter])
@@ -560,7 +609,7 @@ def fake(monkeypatch):
         values, errors = rng.random((3, 8, height)), rng.random((3, 6, height))
         values[1] = errors[1] = np.nan
         status = np.tile(np.array([[0], [1], [0]], dtype=np.int8), height)
-        return diagram._Column(values, errors, rng.random((2, height)), status)
+        return diagram._Column(omega, values, errors, rng.random((2, height)), status)
 
     monkeypatch.setattr(diagram, "_column", column)
     return calls
@@ -581,6 +630,10 @@ def eager_map(function, items):
     return [function(item) for item in items]
 
 
+def backward_map(function, items):
+    return [function(item) for item in reversed(items)]
+
+
 def test_columns_and_quantities_are_put_where_they_belong(fake):
     found = sweep()
     assert fake == list(FAKE_OMEGAS)
@@ -598,7 +651,7 @@ def test_columns_and_quantities_are_put_where_they_belong(fake):
             assert (grid.status[i] == ("found", "absent", "found")[b]).all()
 
 
-@pytest.mark.parametrize("mapper", [lazy_map, eager_map, "threads"])
+@pytest.mark.parametrize("mapper", [lazy_map, eager_map, backward_map, "threads"])
 def test_the_map_does_not_matter(mapper, fake):
     expected = sweep()
     if mapper == "threads":
@@ -619,13 +672,21 @@ def test_threads_that_compute_columns_do_not_disturb_each_other():
     assert expected.semantic.found.any() and expected.positional.found.any()
 
 
-@pytest.mark.parametrize("change", [-1, 1])
-def test_a_map_of_the_wrong_length_is_an_error(change, fake):
+@pytest.mark.parametrize(
+    ("which", "message"),
+    [
+        ([0, 1, 3], r"^map must return each .* once, got none of omegas = \[0\.2\]$"),
+        ([], r"^map must return each .* once, got none of omegas = \[0\.0, 0\.1, 0\.2, 0\.4\]$"),
+        ([0, 1, 2, 3, 1], r"^map must return each .* once, got one more of omega = 0\.1$"),
+        ([0, 0, 1, 2], r"^map must return each .* once, got one more of omega = 0\.0$"),
+    ],
+)
+@pytest.mark.usefixtures("fake")
+def test_a_map_that_loses_or_repeats_columns_is_an_error(which, message):
     def wrong(function, items):
-        results = [function(item) for item in items]
-        return results[:change] if change < 0 else results + results[:1]
+        return [function(items[index]) for index in which]
 
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match=message):
         sweep(map=wrong)
 
 
@@ -674,6 +735,24 @@ def test_an_interrupted_sweep_goes_on_where_it_was(count, fake, tmp_path):
     for again in (sweep(file), sweep(str(file)), read_diagram(file), read_diagram(str(file))):
         assert identical(again, expected)
     assert fake == [] and file.read_bytes() == written
+
+
+def test_columns_in_any_order_come_into_the_file_as_they_belong(fake, tmp_path):
+    expected, file = sweep(), tmp_path / "d.npz"
+
+    def two(function, items):
+        yield function(items[2])
+        yield function(items[0])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        sweep(file, map=two)
+    with np.load(file) as stored:
+        assert stored["done"].tolist() == [True, False, True, False]
+    fake.clear()
+    assert identical(sweep(file, map=backward_map), expected)
+    assert fake == [0.4, 0.1]
+    assert identical(read_diagram(file), expected)
 
 
 def test_real_columns_come_back_from_the_file_in_every_digit(tmp_path):
@@ -741,6 +820,27 @@ def test_the_omega_of_the_model_is_no_part_of_the_file(fake, tmp_path):
     fake.clear()
     assert identical(sweep(tmp_path / "d.npz", model=Model(0.9)), expected)
     assert fake == []
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_model_is_the_same_fresh_and_from_the_file(tmp_path):
+    model, file = Model(0.9, sigma=1, regularization=np.float64(0.02)), tmp_path / "d.npz"
+    fresh = sweep(model=model)
+    assert fresh.model == replace(model, omega=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        sweep(file, model=model, map=interrupted_after(2))
+    for found in (sweep(file, model=model), sweep(file, model=model), read_diagram(file)):
+        assert found.model == fresh.model
+        assert found.settings == fresh.settings
+
+
+@pytest.mark.skipif(not STORED.exists(), reason="the data are not there")
+def test_the_stored_diagram_is_read_and_left_as_it_is():
+    written = STORED.read_bytes()
+    stored = read_diagram(STORED)
+    assert stored.model == Model(0.0)
+    assert stored.semantic.found.any()
+    assert STORED.read_bytes() == written
 
 
 @pytest.mark.parametrize("package", ["attnphase", "numpy", "scipy"])
@@ -888,6 +988,59 @@ def test_an_interrupted_write_leaves_the_file_and_nothing_else(step, tmp_path, m
     assert identical(sweep(file), sweep())
 
 
+@pytest.mark.usefixtures("fake")
+def test_two_runs_may_write_one_file(tmp_path, monkeypatch):
+    """The second one comes and goes while the first one is about to put its file in place."""
+    expected, file, replaced = sweep(), tmp_path / "d.npz", os.replace
+
+    def late(source, target):
+        monkeypatch.setattr(os, "replace", replaced)
+        assert identical(sweep(file), expected)
+        replaced(source, target)
+
+    monkeypatch.setattr(os, "replace", late)
+    assert identical(sweep(file), expected)
+    assert identical(read_diagram(file), expected)
+    assert os.listdir(tmp_path) == ["d.npz"]
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_file_may_be_read_by_whom_other_files_may(tmp_path):
+    file, other = tmp_path / "d.npz", tmp_path / "other"
+    sweep(file)
+    other.touch()
+    assert file.stat().st_mode == other.stat().st_mode
+
+
+@pytest.mark.parametrize("name", ["taken/d.npz", "taken/new/d.npz", 300 * "d" + ".npz"])
+def test_a_file_that_cannot_be_written_is_told_before_the_work(name, fake, tmp_path):
+    (tmp_path / "taken").touch()
+    with pytest.raises(ValueError, match=r"^file '.*d\.npz' cannot be written: .") as error:
+        sweep(tmp_path / name)
+    assert str(tmp_path / name) in str(error.value)
+    assert fake == [] and os.listdir(tmp_path) == ["taken"]
+
+
+def test_a_full_disk_is_told_before_the_work_and_leaves_the_file(fake, tmp_path, monkeypatch):
+    begun, done = tmp_path / "begun.npz", tmp_path / "done.npz"
+    with pytest.raises(KeyboardInterrupt):
+        sweep(begun, map=interrupted_after(2))
+    expected = sweep(done)
+    written = begun.read_bytes()
+    fake.clear()
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(np, "savez_compressed", full)
+        with pytest.raises(ValueError, match=r"begun\.npz' cannot be written: .*No space left"):
+            sweep(begun)
+        assert identical(sweep(done), expected)  # it is finished, and nothing is to be written
+    assert fake == [] and begun.read_bytes() == written
+    assert sorted(os.listdir(tmp_path)) == ["begun.npz", "done.npz"]
+
+
 # --- slow: processes, clusters, kills, memory, accuracy -------------------------------------------
 
 GRID = {"alphas": (0.5, 1.0, 2.0), "omegas": (0.0, 0.1, 0.2, 0.3)}
@@ -901,6 +1054,7 @@ def test_processes_and_a_dask_cluster_compute_the_same_digits(tmp_path):
         assert identical(phase_diagram(map=pool.map, **arguments), expected)
     with get_context("spawn").Pool(2) as pool:
         assert identical(phase_diagram(map=pool.imap, **arguments), expected)
+        assert identical(phase_diagram(map=pool.imap_unordered, **arguments), expected)
     distributed = pytest.importorskip("distributed")
     cluster = distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
@@ -966,7 +1120,9 @@ def test_a_sweep_that_is_killed_three_times_ends_as_if_it_had_not_been(tmp_path)
         progress=False,
     )
     assert identical(read_diagram(file), expected)
-    assert os.listdir(tmp_path) == ["d.npz"]
+    # a kill in the midst of a write may leave the directory that the file was written in
+    rest = [name for name in os.listdir(tmp_path) if not name.startswith(".phase_diagram-")]
+    assert rest == ["d.npz"]
 
 
 MEMORY = """

@@ -382,11 +382,37 @@ def test_the_end_is_not_the_onset(end):
     assert onset.value < 0.2 < end.value
 
 
-def test_a_branch_that_does_not_end_has_no_end():
-    with pytest.raises(ConvergenceError, match="the semantic end is above 30"):
-        end_alpha(BASE, "semantic", log2_points=8, replicates=1, guess=20.0)
-    with pytest.raises(ConvergenceError, match="the positional end is below 0.02"):
-        end_alpha(BASE, log2_points=8, replicates=1, guess=0.03)
+@pytest.mark.parametrize(
+    ("function", "branch", "guess", "far", "side"),
+    [
+        (end_alpha, "semantic", 20.0, 25.0, "above"),  # it does not end
+        (end_alpha, "positional", 0.03, 0.024, "below"),  # it ends, but the guess is before it
+        (onset_alpha, "positional", 20.0, 25.0, "below"),  # it begins, but the guess is beyond
+    ],
+)
+def test_a_search_without_a_transition_tells_the_growth_rates_it_found(
+    function, branch, guess, far, side
+):
+    """Not where the transition is, as that is not known."""
+    with pytest.raises(ConvergenceError) as error:
+        function(BASE, branch, log2_points=8, replicates=1, guess=guess)
+    rough = se.replicate_nodes(BASE, solver.ROUGH_LOG2_POINTS, 1, 0)
+    rates = [
+        growth_rates(solve_on(BASE, alpha, "uninformed", rough), rough)[branch]
+        for alpha in (guess, far)
+    ]
+    assert [rate > 1 for rate in rates] == 2 * [side == "above"]
+    name = "end" if function is end_alpha else "onset"
+    other = {"above": "below", "below": "above"}[side]
+    assert str(error.value) == (
+        f"the {branch} {name} was not found: the growth rate is {rates[0]:.4g} at the guess alpha "
+        f"= {guess:g} and {rates[1]:.4g} at alpha = {far:g}, {side} 1 wherever it was tried in "
+        f"between; if there is one elsewhere, begin at a guess where the rate is {other} 1"
+    )
+    assert error.value.state == tuple(
+        (pytest.approx(alpha), pytest.approx(rate, rel=1e-5))
+        for alpha, rate in zip((guess, far), rates, strict=True)
+    )
 
 
 @pytest.mark.parametrize("branch", ["uninformed", "both", None])
@@ -449,7 +475,8 @@ def on_a_parabola(branch, curvature, vertex, place, first, monkeypatch):
     """A continuation whose log alpha is a parabola of its overlap; the overlaps that are asked."""
     asked = []
 
-    def parabola(state_map, start, tolerance):
+    def parabola(state_map, start, tolerance, attempts=solver.ATTEMPTS):
+        assert attempts == 1  # another one would go far away, and take its time
         own = state_map.own(start)
         asked.append(own)
         return np.array([0.0, 0.0, place + curvature * (own - vertex) ** 2]), None, 0.0
@@ -485,14 +512,39 @@ def test_a_spinodal_is_the_mean_over_the_replicates(monkeypatch):
 
     def turns(path):
         seen.append((path.branch, path.last.alpha, path.tolerance, len(path.nodes)))
-        return [(1.0, 0.2), (2.0, 0.4)]
+        return [(1.0, 0.39), (2.0, 0.41)]
 
     monkeypatch.setattr(phases, "turning_points", turns)
     found = spinodal_alpha(BASE, "semantic", 8, 2, tolerance=1e-5, guess=1.5)
     assert seen == [("semantic", 1.5, 1e-5, 2)]
     assert found == Spinodal(
-        1.5, pytest.approx(0.5), (1.0, 2.0), pytest.approx(0.3), pytest.approx(0.1)
+        1.5, pytest.approx(0.5), (1.0, 2.0), pytest.approx(0.4), pytest.approx(0.01)
     )
+
+
+@pytest.mark.parametrize(("width", "told"), [(0.0149, True), (0.0151, False), (np.nan, False)])
+def test_a_fold_whose_overlap_is_not_the_same_on_all_nodes_is_none(width, told, monkeypatch):
+    monkeypatch.setattr(
+        phases, "turning_points", lambda path: [(1.0, 0.3 - width), (2.0, 0.3 + width)]
+    )
+    if told:
+        assert spinodal_alpha(BASE, "semantic", 8, 2, guess=1.5).overlap == pytest.approx(0.3)
+        return
+    with pytest.raises(ConvergenceError, match="no fold of the semantic branch") as error:
+        spinodal_alpha(BASE, "semantic", 8, 2, guess=1.5)
+    assert isinstance(error.value.state, Spinodal)
+
+
+def test_a_branch_that_begins_continuously_has_no_fold():
+    """On few nodes its own staircase turns back, at another overlap on each of them."""
+    message = (
+        r"no fold of the semantic branch can be told on 2048 nodes: near alpha = 0\.9364 the "
+        r"replicates turn back at overlaps from 0\.294 to 0\.338, and the standard error 0\.022 of "
+        r"their mean 0\.316 is above 5% of it; take more nodes, and see whether"
+    )
+    with pytest.raises(ConvergenceError, match=message) as error:
+        spinodal_alpha(BASE, "semantic", log2_points=11, replicates=2, guess=1.0)
+    assert error.value.state.value == pytest.approx(0.9364, abs=1e-4)
 
 
 def test_a_branch_that_does_not_turn_has_no_spinodal():

@@ -270,6 +270,38 @@ def test_a_node_that_does_not_settle_raises(monkeypatch):
         px.descend(rng.normal(size=(2, 1, 50)), *problem(rng, 2, 1, 50))
 
 
+def test_the_error_counts_the_nodes_that_have_not_settled(monkeypatch):
+    rng = np.random.default_rng(3)
+    start, parts = rng.normal(size=(2, 1, 50)), problem(rng, 2, 1, 50)
+    start[..., 30:] = px.descend(start, *parts)[0][..., 30:]
+    monkeypatch.setattr(px, "newton_direction", lambda hessian, gradient: -1e-3 * gradient)
+    for crowded in (0.0, 1.0):  # whether settled nodes are put aside
+        monkeypatch.setattr(px, "CROWDED", crowded)
+        with pytest.raises(px.ConvergenceError, match="^30 of 50 proximal problems did not"):
+            px.descend(start, *parts)
+
+
+def test_a_step_to_where_the_objective_is_no_number_is_refused(monkeypatch):
+    rng = np.random.default_rng(5)
+    start, parts = rng.normal(size=(2, 1, 50)), problem(rng, 2, 1, 50)
+    expected, asked, objective = px.descend(start, *parts), [], px.objective
+
+    def broken(fields, *rest):
+        found = objective(fields, *rest)
+        asked.append(fields.copy())
+        if len(asked) == 2:  # the first step
+            for array in found:
+                array[..., ::2] = np.nan
+        return found
+
+    monkeypatch.setattr(px, "objective", broken)
+    fields, value = px.descend(start, *parts)
+    first, second = asked[1] - start, asked[2] - start
+    np.testing.assert_allclose(second[..., ::2], 0.25 * first[..., ::2], rtol=1e-12)
+    np.testing.assert_allclose(fields, expected[0], rtol=0, atol=1e-6)
+    np.testing.assert_allclose(value, expected[1], rtol=0, atol=1e-9)
+
+
 def test_a_stiff_channel_returns_its_centre_and_a_soft_one_the_target():
     """V -> 0 forces z = w; V -> infinity lets z match a target that some fields produce."""
     rng = np.random.default_rng(37)
