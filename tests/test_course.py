@@ -33,15 +33,21 @@ def regions(text, begin, end):
 
 
 def secrets(name):
-    """Return the distinctive lines of the solutions and of the hidden tests of a set."""
-    solutions, hidden = set(), set()
+    """Return the distinctive lines of the solutions and of the hidden tests of a set.
+
+    A line that a locked cell shows to students anyway is none.
+    """
+    solutions, hidden, shown = set(), set(), set()
     for cell in course.source(name).cells:
         for region in regions(cell.source, "BEGIN SOLUTION", "END SOLUTION"):
             longest = max(region, key=len)
             solutions |= {line for line in region if len(line) >= SHORTEST} | {longest}
         for region in regions(cell.source, "BEGIN HIDDEN TESTS", "END HIDDEN TESTS"):
             hidden |= {line for line in region if len(line) >= SHORTEST}
-    return solutions, hidden
+        if cell.metadata.get("nbgrader", {}).get("locked"):
+            visible = re.sub("### BEGIN HIDDEN.*?### END HIDDEN", "", cell.source, flags=re.DOTALL)
+            shown |= {line.strip() for line in visible.splitlines()}
+    return solutions - shown, hidden - shown
 
 
 def readable(page):
@@ -150,21 +156,24 @@ def test_nothing_of_a_solution_stands_in_the_site():
 # The whole loop, one class a set so that the sets are graded side by side.
 
 
+@pytest.fixture(scope="class")
+def graded(request):
+    """A course directory in which the set of the test class is released."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = course.Course(folder, timeout=TIMEOUT)
+        made.release(request.cls.name)
+        yield made
+
+
+@pytest.fixture(scope="class")
+def released(request, graded):
+    """What students get of the set of the test class."""
+    name = request.cls.name
+    return nbformat.read(graded.folder / "release" / name / f"{name}.ipynb", as_version=4)
+
+
 class Loop:
     name = None
-
-    @pytest.fixture(scope="class")
-    def graded(self):
-        """Return a function that grades an answer (name, notebook) and gives what it lost."""
-        with tempfile.TemporaryDirectory() as folder:
-            made = course.Course(folder, timeout=TIMEOUT)
-            made.release(self.name)
-            yield made
-
-    @pytest.fixture(scope="class")
-    def released(self, graded):
-        path = graded.folder / "release" / self.name / f"{self.name}.ipynb"
-        return nbformat.read(path, as_version=4)
 
     def results(self, graded, student):
         """Return the graded notebook of `student`: grade_id -> cell."""

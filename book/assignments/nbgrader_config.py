@@ -37,10 +37,11 @@ class HideTests(NbGraderPreprocessor):
 
     def preprocess(self, nb, resources):
         tests = [cell for cell in nb.cells if is_grade(cell) and is_locked(cell)]
-        secrets = [line for cell in tests for line in hidden_lines(cell.source)]
-        secrets = [line for line in secrets if len(line) >= SHORTEST]
+        hidden = {line for cell in tests for line in hidden_lines(cell.source)}
         for cell in tests:
             cell.source = re.sub(f"{BEGIN}.*?{END}\n?", "", cell.source, flags=re.DOTALL).rstrip()
+        shown = {line.strip() for cell in tests for line in cell.source.splitlines()}
+        secrets = [line for line in hidden - shown if len(line) >= SHORTEST]
         for cell in nb.cells:
             if cell.cell_type == "code":
                 cell.outputs = [self.cleared(output, secrets) for output in cell.outputs]
