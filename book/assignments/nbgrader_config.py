@@ -41,7 +41,7 @@ class HideTests(NbGraderPreprocessor):
         for cell in tests:
             cell.source = re.sub(f"{BEGIN}.*?{END}\n?", "", cell.source, flags=re.DOTALL).rstrip()
         shown = {line.strip() for cell in tests for line in cell.source.splitlines()}
-        secrets = [line for line in hidden - shown if len(line) >= SHORTEST]
+        secrets = [line for line in hidden - shown if len(line) >= SHORTEST] + [BEGIN, END]
         for cell in nb.cells:
             if cell.cell_type == "code":
                 cell.outputs = [self.cleared(output, secrets) for output in cell.outputs]
