@@ -51,6 +51,9 @@ def call(function, *arguments, **options):
     try:
         answer = function(*given[0], **given[1])
     except NotImplementedError:
+        answer = NotImplementedError
+    # Raised here, not above: a traceback of two exceptions would hide the message.
+    if answer is NotImplementedError:
         message = f"`{name}` is not written yet"
         _fail(message, "Fill in its cell, run that cell, then run this one again")
     if answer is None:
@@ -63,11 +66,12 @@ def call(function, *arguments, **options):
     return answer
 
 
-def number(name, value):
+def number(name, value, hint=""):
     """Return the answer `value`, called `name`, as a finite float.
 
     Accepted are Python's and numpy's own real numbers and numpy arrays without axes; anything
-    else, bools and subclasses among them, raises AssertionError.
+    else, bools and subclasses among them, raises AssertionError. A `hint` is added to the message
+    where the number is not finite.
     """
     if value is None:
         _fail(f"`{name}` is None: it has no answer yet", "")
@@ -76,38 +80,39 @@ def number(name, value):
     if type(value) not in _NUMBERS:
         _fail(f"`{name}` must be one real number, not {_show(value)} ({type(value).__name__})", "")
     if not math.isfinite(value):
-        _fail(f"`{name}` must be finite, not {_show(value)}", "")
+        _fail(f"`{name}` must be finite, not {_show(value)}", hint)
     return float(value)
 
 
-def array(name, value, shape):
+def array(name, value, shape, hint=""):
     """Return the answer `value`, called `name`, as a new array of floats of the given shape.
 
     Accepted are numpy arrays of real numbers, and lists and tuples of what `number` accepts.
-    Raises AssertionError for other types, another shape, and entries that are not finite.
+    Raises AssertionError for other types, another shape, and entries that are not finite; in the
+    last two cases a `hint` is added to the message.
     """
     if value is None:
         _fail(f"`{name}` is None: it has no answer yet", "")
     if type(value) in (list, tuple):
-        value = _nested(name, value)
+        value = _nested(name, value, hint)
     elif type(value) in _NUMBERS:
         value = np.array(value)
     if type(value) is not np.ndarray or value.dtype.kind not in "fi":
         _fail(f"`{name}` must be an array of real numbers, not {_show(value)}", "")
     if value.shape != tuple(shape):
-        _fail(f"`{name}` must have shape {tuple(shape)}, not {value.shape}", "")
+        _fail(f"`{name}` must have shape {tuple(shape)}, not {value.shape}", hint)
     if not np.isfinite(value).all():
-        _fail(f"`{name}` must be finite, but {np.sum(~np.isfinite(value))} entries are not", "")
+        _fail(f"`{name}` must be finite, but {np.sum(~np.isfinite(value))} entries are not", hint)
     return value.astype(float)
 
 
-def _nested(name, value):
+def _nested(name, value, hint):
     """Return nested lists or tuples of plain numbers and arrays as one array."""
     for entry in value:
         if type(entry) in (list, tuple):
-            _nested(name, entry)
+            _nested(name, entry, hint)
         elif type(entry) is not np.ndarray:
-            number(name, entry)
+            number(name, entry, hint)
     try:
         return np.array(value)
     except ValueError:
@@ -135,18 +140,22 @@ def close(name, value, expected, tolerance, hint="", reveal=True, up_to_sign=Fal
         Whether ``-value`` is as good as `value` (a whole array changes its sign together).
     """
     target = np.array(expected, dtype=float)
-    answer = array(name, value, target.shape) if target.shape else np.array(number(name, value))
+    if target.shape:
+        answer = array(name, value, target.shape, hint)
+    else:
+        answer = np.array(number(name, value, hint))
     signs = (1, -1) if up_to_sign else (1,)
-    deviation = min(np.max(np.abs(sign * answer - target), initial=0.0) for sign in signs)
-    if deviation <= tolerance:
+    deviations = min((np.abs(sign * answer - target) for sign in signs), key=np.max)
+    if np.max(deviations) <= tolerance:
         return
     if not reveal:
         message = f"`{name}` is wrong for other parameters than those above (a hidden check)"
-    elif target.shape:
-        message = f"`{name}` is off by {deviation:.3g} somewhere; {tolerance:.3g} is allowed"
     else:
+        worst = np.unravel_index(np.argmax(deviations), target.shape)
+        place = f"[{', '.join(map(str, worst))}]" if worst else ""
         sign = " up to its sign" if up_to_sign else ""
-        message = f"`{name}` is {answer:.6g}, not {target:.6g}{sign} within {tolerance:.3g}"
+        message = f"`{name}`{place} is {answer[worst]:.6g}, not {target[worst]:.6g}{sign}"
+        message += f" within {tolerance:.3g}"
     _fail(message, hint)
 
 

@@ -91,13 +91,13 @@ def test_close_compares_within_the_tolerance():
     checks.close("x", [1.0, 2.0], [1.009, 1.991], 0.01)
     with pytest.raises(AssertionError, match="`x` is 1, not 1.011 within 0.01. Look again"):
         checks.close("x", 1.0, 1.011, 0.01, "Look again")
-    with pytest.raises(AssertionError, match="off by 0.5 somewhere"):
+    with pytest.raises(AssertionError, match=r"`x`\[1\] is 2, not 2.5 within 0.01"):
         checks.close("x", [1.0, 2.0], [1.0, 2.5], 0.01)
 
 
 def test_close_up_to_sign():
     checks.close("x", [-1.0, 2.0], [1.0, -2.0], 1e-9, up_to_sign=True)
-    with pytest.raises(AssertionError, match="off by 2"):
+    with pytest.raises(AssertionError, match=r"`x`\[0\] is -1, not 1 up to its sign"):
         checks.close("x", [-1.0, 2.0], [1.0, 2.0], 1e-9, up_to_sign=True)
     with pytest.raises(AssertionError):
         checks.close("x", -1.0, 1.0, 1e-9)
@@ -108,6 +108,20 @@ def test_a_hidden_check_tells_no_value():
         checks.close("x", 1.25, 7.5, 0.125, "A hint.", reveal=False)
     assert "other parameters" in str(caught.value) and "A hint." in str(caught.value)
     assert not any(figure in str(caught.value) for figure in ("1.25", "7.5", "0.125"))
+
+
+def test_the_hint_is_given_with_every_kind_of_failure():
+    for value in (np.array([1.0, np.inf]), [1.0, np.nan], np.ones(3), [1.0, 2.0]):
+        with pytest.raises(AssertionError, match="A hint"):
+            checks.close("x", value, [1.0, 1.0], 0.1, "A hint")
+    with pytest.raises(AssertionError, match="A hint"):
+        checks.close("x", np.inf, 1.0, 0.1, "A hint")
+
+
+def test_a_missing_answer_is_told_in_one_traceback():
+    with pytest.raises(AssertionError) as caught:
+        checks.call(unwritten, 1.0)
+    assert caught.value.__context__ is None
 
 
 def test_a_comparison_with_nan_fails():

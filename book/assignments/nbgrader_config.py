@@ -78,8 +78,8 @@ c.ClearSolutions.text_stub = "*Your answer here.*"
 c.Execute.timeout = 30
 c.Execute.interrupt_on_timeout = True
 
-# How `nbgrader zip_collect` reads the names of collected files: STUDENT_SET.ipynb, where the name of
-# the student has no underscore.
+# How `nbgrader zip_collect` reads the names of collected files: STUDENT_SET.ipynb, where STUDENT
+# has no underscore.
 c.FileNameCollectorPlugin.named_regexp = r".*/(?P<student_id>[^/_]+)_(?P<file_id>\w+)"
 
 # A check that a student has deleted is put back, and run, like one that was changed.
