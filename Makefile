@@ -40,7 +40,6 @@ book: $(READY)
 
 # The students' versions of the problem sets; the site offers them for download.
 course: $(READY)
-	@echo 'problem sets for students:'
 	@$(BIN)/python tools/course.py build
 
 # --all: a page that gave a warning once would otherwise be skipped, silently, by the next build.

@@ -5,12 +5,13 @@ that an object which claims to be equal to everything is refused, and then compa
 raises AssertionError with a message for the student: which answer, its value, and what is wrong
 with it. In a hidden check, ``reveal=False`` keeps the right value out of the message.
 
-The module cannot be changed from outside: an assignment to one of its names raises.
+An assignment to one of the module's names raises, so that none is replaced by accident.
 """
 
 import inspect
 import math
 import sys
+import threading
 import types
 from contextlib import contextmanager
 from copy import deepcopy
@@ -20,6 +21,7 @@ import numpy as np
 
 _NUMBERS = (int, float, np.float64, np.float32, np.int64, np.int32)
 _SHOWN = 60
+_set_profile = sys.setprofile
 
 
 def _show(value):
@@ -98,7 +100,8 @@ def array(name, value, shape, hint=""):
     elif type(value) in _NUMBERS:
         value = np.array(value)
     if type(value) is not np.ndarray or value.dtype.kind not in "fi":
-        _fail(f"`{name}` must be an array of real numbers, not {_show(value)}", "")
+        kind = type(value).__name__
+        _fail(f"`{name}` must be an array of real numbers, not {_show(value)} ({kind})", "")
     if value.shape != tuple(shape):
         _fail(f"`{name}` must have shape {tuple(shape)}, not {value.shape}", hint)
     if not np.isfinite(value).all():
@@ -175,7 +178,7 @@ def estimate(name, value, error, expected, expected_error, largest_error, hint="
     close(name, value, expected, tolerance, hint, reveal)
 
 
-def _codes(name):
+def _code(name):
     """Return (file of a module or None, code of a function or None) for a dotted name."""
     try:
         return import_module(name).__file__, None
@@ -197,35 +200,43 @@ def forbid(*names):
 
     A name is that of a module (``"attnphase.proximal"``), of a function
     (``"attnphase.solver.solve"``) or of a method (``"attnphase.model.Model.attention"``). It does
-    not matter under which name, or through which other function, the code is reached; an answer
-    that catches the exception fails at the end of the block. Python's profiler is used for it and
-    must be free.
+    not matter under which name, in which thread, or through which other function the code is
+    reached; an answer that catches the exception fails at the end of the block. Code that runs in
+    another process, and a copy of its source, are not noticed. Python's profiler is used for it:
+    it must be free, and an answer in pure Python runs a few times slower.
     """
-    codes = {name: _codes(name) for name in names}
-    used = []
+    files, codes = {}, {}
+    for name in names:
+        file, code = _code(name)
+        if file is not None:
+            files[file] = name
+        else:
+            codes[code.co_name] = (code, name)
+    used, finished = [], False
 
-    def watch(frame, event, _):
-        if event != "call":
-            return
-        for name, (file, code) in codes.items():
-            if frame.f_code is code or frame.f_code.co_filename == file:
-                used.append(name)
-                raise AssertionError(message(name))
+    def watch(frame, event, called):
+        if event == "call":
+            code = frame.f_code
+            name = files.get(code.co_filename)
+            if name is None and code.co_name in codes and codes[code.co_name][0] == code:
+                name = codes[code.co_name][1]
+            if name is not None:
+                used.append(f"this question is to be solved without `{name}`, which was used")
+                raise AssertionError(used[-1])
+        elif event == "c_call" and called is _set_profile and not finished:
+            used.append("an answer must leave Python's profiler alone")
 
-    def message(name):
-        return f"this question is to be solved without `{name}`, which the answer uses"
-
-    before = sys.getprofile()
-    sys.setprofile(watch)
+    before, before_in_threads = sys.getprofile(), threading.getprofile()
+    threading.setprofile(watch)
+    _set_profile(watch)
     try:
         yield
     finally:
-        untouched = sys.getprofile() is watch
-        sys.setprofile(before)
+        finished = True
+        _set_profile(before)
+        threading.setprofile(before_in_threads)
     if used:
-        raise AssertionError(message(used[0]))
-    if not untouched:
-        raise AssertionError("an answer must leave Python's profiler alone")
+        raise AssertionError(used[0])
 
 
 class _Fixed(types.ModuleType):

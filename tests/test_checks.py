@@ -2,6 +2,9 @@
 
 import functools
 import sys
+import threading
+import types
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -220,6 +223,38 @@ def test_what_is_not_forbidden_runs():
     name = "attnphase.solver.solve"
     with pytest.raises(AssertionError, match=name), checks.forbid(name):
         solve(Model(omega=0.3), 1.0, log2_points=8)
+
+
+def in_a_thread(answer):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(answer).result()
+
+
+def with_the_profiler_off(answer):
+    watching = sys.getprofile()
+    sys.setprofile(None)
+    try:
+        return answer()
+    finally:
+        sys.setprofile(watching)
+
+
+def under_another_file_name(answer):
+    function = Model.attention
+    code = function.__code__.replace(co_filename="elsewhere.py")
+    copy = types.FunctionType(code, function.__globals__)
+    return copy(Model(omega=0.3), FIELDS)
+
+
+@pytest.mark.parametrize("way", [in_a_thread, with_the_profiler_off, under_another_file_name])
+def test_ways_around_are_noticed(way):
+    with (
+        pytest.raises(AssertionError, match="profiler|without `attnphase.model.Model.attention`"),
+        checks.forbid("attnphase.model.Model.attention"),
+    ):
+        way(caught_and_hidden)
+    assert sys.getprofile() is None
+    assert threading.getprofile() is None
 
 
 def test_a_profiler_that_was_switched_off_is_noticed():

@@ -1,6 +1,7 @@
 """The problem sets: the grader gives what an answer deserves, and students see no solution."""
 
 import ast
+import copy
 import csv
 import html
 import json
@@ -20,7 +21,7 @@ from tools import course
 
 ROOT = Path(__file__).resolve().parent.parent
 SITE = ROOT / "_build" / "html"
-TIMEOUT = 12  # seconds for an endless loop; honest cells take less than three
+TIMEOUT = 20  # seconds for an endless loop; honest cells take less than four
 SHORTEST = 30  # characters of a line that tells one solution from other code
 
 each_set = pytest.mark.parametrize("name", course.SETS)
@@ -55,6 +56,17 @@ def readable(page):
     return html.unescape(re.sub(r"<[^>]*>", "", page))
 
 
+def assigned(statement):
+    """Return the names that a statement at the top of a cell assigns, imports left out."""
+    if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+        return {statement.name}
+    return {
+        node.id
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    }
+
+
 def leaks(text, lines):
     return sorted(line for line in lines if line in text)
 
@@ -85,6 +97,10 @@ def test_every_graded_cell_belongs_to_a_question(name):
         if cells[key].cell_type == "code":
             assert cells[key].metadata.nbgrader.locked, key
             assert regions(cells[key].source, "BEGIN HIDDEN TESTS", "END HIDDEN TESTS"), key
+            # A name without an underscore could be one of the student's.
+            for node in ast.parse(cells[key].source).body:
+                for taken in assigned(node):
+                    assert taken.startswith("_"), f"{key} assigns {taken}"
             # The value of a last expression would be taken for partial credit.
             last = ast.parse(cells[key].source).body[-1]
             assert not isinstance(last, ast.Expr) or isinstance(last.value, ast.Call), key
@@ -196,6 +212,12 @@ class Loop:
             assert gradebook.find_assignment(self.name).max_score == 30
         assert points == {k: v for i in course.questions(self.name) for k, v in i.graded.items()}
 
+    def test_the_site_offers_this_release(self, released):
+        offered = SITE / "problem_sets" / f"{self.name}.ipynb"
+        assert offered.is_file(), "run: make html"
+        cells = nbformat.read(offered, as_version=4).cells
+        assert [cell.source for cell in cells] == [cell.source for cell in released.cells]
+
     def test_release_holds_nothing_of_the_solutions(self, released):
         text = "\n".join(cell.source for cell in released.cells)
         assert not leaks(text, set().union(*secrets(self.name)))
@@ -284,6 +306,46 @@ print(In, get_ipython().user_ns["_ih"])
 class TestAttentionByHand(Loop):
     name = "attention_by_hand"
 
+    def test_warnings_and_progress_bars_cost_nothing(self, graded):
+        noisy = """
+def best_matrix(omega, sigmas):
+    import sys
+    import warnings
+    warnings.warn("a step was too small")
+    print("50 %", file=sys.stderr)
+    rng = np.random.default_rng(1)
+    fields = np.array(sigmas)[:, None] * rng.normal(size=(2, 400_000))
+    return target_matrices(fields, omega).mean(axis=-1)
+"""
+        answer = course.submission(course.source(self.name), {"q6-matrix": noisy})
+        assert graded.grade(self.name, "noisy", answer)[0] == {}
+
+    def test_a_displayed_value_gives_no_points(self, graded):
+        shown = """
+def best_matrix(omega, sigmas):
+    get_ipython().displayhook("full marks, please")
+    return np.zeros((2, 2))
+"""
+        answer = course.submission(course.source(self.name), {"q6-matrix": shown})
+        lost, _ = graded.grade(self.name, "shown", answer)
+        assert lost == {"q6-equal-test": 2, "q6-unequal-test": 1}
+        assert "look at get_ipython" in graded.log
+
+    def test_cells_deleted_doubled_and_relabelled_are_put_back(self, graded):
+        answer = course.submission(course.source(self.name), {})
+        by_name = {course.identifier(cell): cell for cell in answer.cells}
+        gone = ("q3-matrix", "q3-matrix-test", "q1-stable-test", "given-6")
+        answer.cells = [c for c in answer.cells if course.identifier(c) not in gone]
+        double = copy.deepcopy(by_name["q1-softmax"])
+        double["id"] = "doubled"
+        answer.cells.insert(3, double)
+        by_name["q2-attention-test"].metadata.nbgrader.points = 30
+        by_name["q4-target-test"].metadata.nbgrader.grade = False
+        lost, _ = graded.grade(self.name, "mangled", answer)
+        # Without the given cell, what stands on it has nothing to call.
+        needed = {f"q{number}-{kind}-test" for number in (6, 7) for kind in ("equal", "unequal")}
+        assert set(lost) == {"q3-matrix-test"} | needed
+
 
 class TestAttentionToGLM(Loop):
     name = "attention_to_glm"
@@ -361,3 +423,36 @@ def test_the_commands_of_the_guide_with_an_exchange(tmp_path):
     nbgrader(folder, "release_feedback", name, *where)
     assert list((folder / "feedback").rglob(f"{name}.html"))
     assert list((exchange / "attnphase" / "feedback").rglob("*.html"))
+
+
+@pytest.mark.slow
+def test_a_course_directory_in_use_is_left_alone(tmp_path):
+    course.build(tmp_path)
+    work = tmp_path / "_build" / "course" / "submitted" / "ada"
+    work.mkdir(parents=True)
+    course.build(tmp_path)
+    assert work.is_dir()
+    offered = sorted(path.stem for path in (tmp_path / "_build" / "downloads").rglob("*.ipynb"))
+    assert offered == sorted(course.SETS)
+
+
+def test_tables_need_their_marks():
+    with pytest.raises(ValueError, match="tables: begin"):
+        course.with_tables("no marks here", "| a |")
+
+
+def test_an_unreadable_file_of_answers_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(course, "ASSIGNMENTS", tmp_path)
+    (tmp_path / "answers").mkdir()
+    (tmp_path / "answers" / "experiment.toml").write_text("[[wrong]", encoding="utf-8")
+    with pytest.raises(ValueError, match="experiment.toml"):
+        course.answers("experiment")
+
+
+def test_a_question_without_terms_is_named(monkeypatch):
+    notebook = course.source("experiment")
+    cell = next(cell for cell in notebook.cells if cell.source.startswith("## Question 2"))
+    cell.source = cell.source.replace("Goal:", "Aim:")
+    monkeypatch.setattr(course, "source", lambda name: notebook)
+    with pytest.raises(ValueError, match="experiment, question 2: no points, minutes and goal"):
+        course.questions("experiment")

@@ -4,7 +4,7 @@ The four sets lie in book/assignments: `source` holds one notebook a set, with s
 hidden tests (nbgrader's format), `answers` the wrong and the unusual right answers that the grader
 is tried on, `nbgrader_config.py` the configuration.
 
-usage: python tools/course.py build          make _build/course: a course directory with releases
+usage: python tools/course.py build          make _build/course and _build/downloads
        python tools/course.py try SET ...    grade the answers of book/assignments/answers/SET.toml
        python tools/course.py tables         write the tables of README.md and problem_sets.md anew
 """
@@ -30,6 +30,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ASSIGNMENTS = ROOT / "book" / "assignments"
 SETS = ("attention_by_hand", "attention_to_glm", "state_evolution", "experiment")
 HEADING = re.compile(r"## Question (\d+): (.+)")
+IN_USE = ("submitted", "downloaded", "autograded", "feedback")
 MARKS = ("<!-- tables: begin -->", "<!-- tables: end -->")
 TERMS = re.compile(r"\*(\d+) points?, (\d+) minutes\. Goal: (.+?)\*", flags=re.DOTALL)
 
@@ -87,7 +88,10 @@ def questions(name):
 def answers(name):
     """Return the known answers to the set `name`: a dict with the lists "wrong" and "right"."""
     path = ASSIGNMENTS / "answers" / f"{name}.toml"
-    return tomllib.loads(path.read_text(encoding="utf-8"))
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path}: {error}") from None
 
 
 def title(name):
@@ -146,6 +150,8 @@ def with_tables(text, content):
 
     Raises ValueError if the marks are not there.
     """
+    if not all(text.count(mark) == 1 for mark in MARKS):
+        raise ValueError(f"a page with tables needs one {MARKS[0]} and one {MARKS[1]}")
     begin, rest = text.split(MARKS[0])
     _, end = rest.split(MARKS[1])
     return f"{begin}{MARKS[0]}\n\n{content}\n\n{MARKS[1]}{end}"
@@ -164,11 +170,15 @@ def documents():
 
 
 def combined(entries):
-    """Return `entries` in groups whose members replace different cells: one submission a group."""
+    """Return `entries` in groups, each for one submission: different cells, different losses."""
+
+    def touched(entry):
+        return entry["cells"].keys() | set(entry.get("loses", ()))
+
     groups = []
     for entry in entries:
         for group in groups:
-            if not any(entry["cells"].keys() & other["cells"].keys() for other in group):
+            if not any(touched(entry) & touched(other) for other in group):
                 group.append(entry)
                 break
         else:
@@ -199,13 +209,16 @@ class Course:
         shutil.copytree(ASSIGNMENTS / "source", self.folder / "source", dirs_exist_ok=True)
         # nbgrader calls `alembic` by its name: the scripts of this interpreter must be found.
         scripts = sysconfig.get_path("scripts")
-        os.environ["PATH"] = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+        path = os.environ.get("PATH", os.defpath)
+        if scripts not in path.split(os.pathsep):
+            os.environ["PATH"] = os.pathsep.join([scripts, path])
         loader = PyFileConfigLoader("nbgrader_config.py", path=str(self.folder))
         config = loader.load_config()
         config.CourseDirectory.root = str(self.folder)
         if timeout is not None:
             config.Execute.timeout = timeout
         self.api = NbGraderAPI(config=config)
+        self.log = ""
 
     def _done(self, result):
         if not result["success"]:
@@ -220,14 +233,17 @@ class Course:
         """Grade `notebook` as the submission of `student`.
 
         Returns the points lost in each graded cell that lost any, and the seconds it took. Cells
-        graded by hand lose nothing unless they were left as they were released.
+        graded by hand lose nothing unless they were left as they were released. What nbgrader said
+        is kept in ``log``.
         """
         place = self.folder / "submitted" / student / name / f"{name}.ipynb"
         place.parent.mkdir(parents=True, exist_ok=True)
         nbformat.write(notebook, place)
         begin = time.perf_counter()
-        self._done(self.api.autograde(name, student, force=True, create=True))
+        result = self.api.autograde(name, student, force=True, create=True)
         seconds = time.perf_counter() - begin
+        self._done(result)
+        self.log = result["log"]
         with self.api.gradebook as gradebook:
             grades = gradebook.find_submission_notebook(name, name, student).grades
             lost = {
@@ -244,17 +260,31 @@ class Course:
         return page.read_text(encoding="utf-8")
 
 
-def build():
-    """Make the course directory _build/course and the students' notebooks for the site."""
-    folder = ROOT / "_build" / "course"
-    shutil.rmtree(folder, ignore_errors=True)
-    course = Course(folder)
-    downloads = folder / "site" / "problem_sets"
-    downloads.mkdir(parents=True)
-    for name in SETS:
-        shutil.copy(course.release(name), downloads)
-        print(f"  {name}.ipynb")
-    print(f"course directory: {folder.relative_to(ROOT)}")
+def build(root=ROOT):
+    """Make the students' notebooks for the site, and a course directory, below `root`/_build.
+
+    A course directory in which somebody has collected submissions stays as it is.
+    """
+    target = root / "_build"
+    target.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target) as folder:
+        course = Course(folder)
+        for name in SETS:
+            questions(name)
+            course.release(name)
+        downloads = target / "downloads" / "problem_sets"
+        shutil.rmtree(downloads, ignore_errors=True)
+        downloads.mkdir(parents=True)
+        for name in SETS:
+            shutil.copy(course.folder / "release" / name / f"{name}.ipynb", downloads)
+        print(f"notebooks for students: {downloads.relative_to(root)}")
+        place = target / "course"
+        if any((place / kind).exists() for kind in IN_USE):
+            print(f"course directory: {place.relative_to(root)} is in use, and stays as it is")
+            return
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(course.folder, place)
+        print(f"course directory: {place.relative_to(root)}")
 
 
 def attempt(name):
@@ -284,7 +314,7 @@ def main(arguments=None):
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(description="Build and try the problem sets.")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("build", help="make _build/course")
+    commands.add_parser("build", help="make _build/course and _build/downloads")
     commands.add_parser("tables", help="write the tables of the guide and of the students' page")
     tried = commands.add_parser("try", help="grade the known answers of a set")
     tried.add_argument("sets", nargs="+", choices=SETS)

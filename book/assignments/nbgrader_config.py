@@ -4,14 +4,36 @@ A copy of this folder is a complete course directory: `nbgrader` finds this file
 there. What differs from nbgrader's defaults says why.
 """
 
+import ast
 import re
 
-from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
-from nbgrader.preprocessors import GetGrades, NbGraderPreprocessor
+from nbconvert.preprocessors import ClearMetadataPreprocessor, CSSHTMLHeaderPreprocessor
+from nbgrader.api import Gradebook
+from nbgrader.preprocessors import (
+    AssignLatePenalties,
+    CheckCellMetadata,
+    ClearOutput,
+    DeduplicateIds,
+    Execute,
+    GetGrades,
+    IgnorePattern,
+    LimitOutput,
+    NbGraderPreprocessor,
+    OverwriteCells,
+    OverwriteKernelspec,
+    SaveAutoGrades,
+)
 from nbgrader.utils import is_grade, is_locked
 
 BEGIN, END = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
 SHORTEST = 12  # a line of fewer characters, such as a closing bracket, gives nothing away
+
+# Names with which a submission can reach its own grading, or files.
+MEDDLING = {
+    *("checks", "get_ipython", "builtins", "sys", "ctypes", "gc", "inspect", "importlib"),
+    *("subprocess", "threading", "multiprocessing", "exec", "eval", "compile", "setattr"),
+    *("globals", "vars", "setprofile", "reload", "open", "os", "pathlib", "shutil"),
+}
 
 
 def hidden_lines(source):
@@ -32,13 +54,16 @@ class HideTests(NbGraderPreprocessor):
 
     nbgrader's own feedback shows them: in the source of the test cells, in tracebacks, and in what
     a submission prints if it looks at the notebook's history. Of an error that quotes a hidden
-    line only its message stays; any other output that quotes one is replaced by a remark.
+    line only its message stays; any other output that quotes one is replaced by a remark. What an
+    answer prints while it is checked is left out too: it may tell with what it was called.
     """
 
     def preprocess(self, nb, resources):
         tests = [cell for cell in nb.cells if is_grade(cell) and is_locked(cell)]
         hidden = {line for cell in tests for line in hidden_lines(cell.source)}
         for cell in tests:
+            if cell.cell_type == "code":
+                cell.outputs = [output for output in cell.outputs if output.output_type == "error"]
             cell.source = re.sub(f"{BEGIN}.*?{END}\n?", "", cell.source, flags=re.DOTALL).rstrip()
         shown = {line.strip() for cell in tests for line in cell.source.splitlines()}
         secrets = [line for line in hidden - shown if len(line) >= SHORTEST] + [BEGIN, END]
@@ -62,6 +87,93 @@ class HideTests(NbGraderPreprocessor):
         return output
 
 
+class PutBack(OverwriteCells):
+    """Put back what a submission has changed of its graded cells, whatever that is.
+
+    nbgrader's own step gives up, and the submission gets no mark, if a cell was duplicated, if a
+    check was deleted together with its answer, or if a cell's entries for nbgrader were changed.
+    """
+
+    def preprocess(self, nb, resources):
+        names = resources["nbgrader"]
+        with Gradebook(names["db_url"]) as gradebook:
+            notebook = gradebook.find_notebook(names["notebook"], names["assignment"])
+            locked = {cell.name: cell.locked for cell in notebook.source_cells}
+            points = {cell.name: cell.max_score for cell in notebook.grade_cells}
+            solved = {cell.name for cell in notebook.solution_cells}
+        for cell in nb.cells:
+            key = cell.metadata.pop("nbgrader", {}).get("grade_id")
+            if key in locked:
+                marks = {"grade_id": key, "grade": key in points, "solution": key in solved}
+                marks |= {"locked": locked[key], "task": False, "schema_version": 3}
+                marks |= {"points": points[key]} if key in points else {}
+                cell.metadata["nbgrader"] = marks
+        return super().preprocess(nb, resources)
+
+    def add_missing_grade_cells(self, nb, resources):
+        """Insert each missing check after the last cell before it that is there."""
+        notebook = self.gradebook.find_notebook(self.notebook_id, self.assignment_id)
+        points = {cell.name: cell.max_score for cell in notebook.grade_cells}
+        solved = {cell.name for cell in notebook.solution_cells}
+        last = -1
+        for cell in notebook.source_cells:
+            keys = [other.metadata.get("nbgrader", {}).get("grade_id") for other in nb.cells]
+            if cell.name in keys:
+                last = keys.index(cell.name)
+            elif cell.name in points:
+                last += 1
+                back = self.missing_cell_transform(cell, points[cell.name], cell.name in solved)
+                back["id"] = f"{cell.name}-back"
+                nb.cells.insert(last, back)
+        return nb, resources
+
+    def add_missing_task_cells(self, nb, resources):
+        return nb, resources
+
+
+class OnlyErrorsCount(NbGraderPreprocessor):
+    """Let nothing but an error cost, or give, the points of a check.
+
+    nbgrader gives none if the check's cell wrote to stderr, as every warning of numpy and every
+    progress bar does, and takes a value that is displayed for partial credit.
+    """
+
+    def preprocess_cell(self, cell, resources, index):
+        if cell.cell_type == "code" and is_grade(cell):
+            kept = [output for output in cell.outputs if output.output_type != "execute_result"]
+            for output in kept:
+                if output.output_type == "stream":
+                    output.name = "stdout"
+            cell.outputs = kept
+        return cell, resources
+
+
+class PointOut(NbGraderPreprocessor):
+    """Warn of code in a submission that could meddle with its own grading. It costs no points."""
+
+    def preprocess_cell(self, cell, resources, index):
+        if cell.cell_type == "code" and not is_locked(cell):
+            try:
+                found = {self.suspect(node) for node in ast.walk(ast.parse(cell.source))} - {None}
+            except SyntaxError:
+                found = {"a magic command or a syntax error"}
+            if found:
+                student, names = resources["nbgrader"]["student"], ", ".join(sorted(found))
+                self.log.warning("%s, cell %d: look at %s", student, index + 1, names)
+        return cell, resources
+
+    @staticmethod
+    def suspect(node):
+        name = getattr(node, "id", None) or getattr(node, "attr", None)
+        if isinstance(node, ast.alias):
+            name = node.name
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            return f"an assignment to .{name}"
+        if name and (name.split(".")[0] in MEDDLING or name.startswith("__")):
+            return name
+        return None
+
+
 c = get_config()  # noqa: F821 (traitlets defines it where it runs this file)
 
 c.CourseDirectory.course_id = "attnphase"
@@ -79,13 +191,37 @@ c.Execute.timeout = 30
 c.Execute.interrupt_on_timeout = True
 
 # How `nbgrader zip_collect` reads the names of collected files: STUDENT_SET.ipynb, where STUDENT
-# has no underscore.
-c.FileNameCollectorPlugin.named_regexp = r".*/(?P<student_id>[^/_]+)_(?P<file_id>\w+)"
+# has no underscore. What follows the name of the set is dropped.
+c.FileNameCollectorPlugin.named_regexp = (
+    r".*/(?P<student_id>[^/_]+)_"
+    r"(?P<file_id>attention_by_hand|attention_to_glm|state_evolution|experiment)"
+)
 
-# A check that a student has deleted is put back, and run, like one that was changed.
-c.OverwriteCells.add_missing_cells = True
+# The usual steps, with PutBack in place of OverwriteCells. A check that was deleted is put back,
+# and run, like one that was changed.
+c.Autograde.sanitize_preprocessors = [
+    ClearOutput,
+    DeduplicateIds,
+    OverwriteKernelspec,
+    PutBack,
+    CheckCellMetadata,
+]
+c.PutBack.add_missing_cells = True
 
-# Where the platform can, talk to the kernel through files and not through open ports.
+# The usual steps, with PointOut before and OnlyErrorsCount after a submission is run.
+c.Autograde.autograde_preprocessors = [
+    PointOut,
+    Execute,
+    OnlyErrorsCount,
+    IgnorePattern,
+    ClearMetadataPreprocessor,
+    LimitOutput,
+    SaveAutoGrades,
+    AssignLatePenalties,
+    CheckCellMetadata,
+]
+
+# Where the platform can, what is said to the kernel is encrypted.
 c.KernelManager.transport_encryption = "auto"
 
 c.GenerateFeedback.preprocessors = [GetGrades, HideTests, CSSHTMLHeaderPreprocessor]
