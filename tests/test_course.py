@@ -226,6 +226,7 @@ class Loop:
     def test_reference_gets_full_marks(self, graded):
         lost, seconds = graded.grade(self.name, "reference", course.source(self.name))
         assert lost == {}
+        assert "look at" not in graded.log
         assert seconds < 20
         self.assert_no_leak(graded, "reference")
 
@@ -246,6 +247,7 @@ class Loop:
             answer = course.submission(course.source(self.name), cells)
             lost, _ = graded.grade(self.name, f"right-{number}", answer)
             assert lost == {}, [entry["name"] for entry in group]
+            assert "look at" not in graded.log
 
     def test_wrong_answers_lose_what_they_should_and_nothing_else(self, graded):
         groups = course.combined(course.answers(self.name)["wrong"])
