@@ -7,11 +7,13 @@ import html
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -390,6 +392,7 @@ def test_the_commands_of_the_guide_with_an_archive(tmp_path):
         for student, kind in (("ada", "source"), ("grace", "release")):
             collected.write(folder / kind / name / f"{name}.ipynb", f"{student}_{name}.ipynb")
     nbgrader(folder, "zip_collect", name)
+    nbgrader(folder, "zip_collect", name, "--force")
     nbgrader(folder, "autograde", name)
     nbgrader(folder, "generate_feedback", name)
     (folder / "students.csv").write_text("id,first_name,last_name,email\nada,,,\n")
@@ -404,6 +407,28 @@ def test_the_commands_of_the_guide_with_an_archive(tmp_path):
     for student in marks:
         page = (folder / "feedback" / student / name / f"{name}.html").read_text(encoding="utf-8")
         assert not leaks(readable(page), secrets(name)[1])
+
+
+@pytest.mark.slow
+def test_two_sets_are_graded_side_by_side(tmp_path):
+    names = course.SETS[:2]
+    folder = course.Course(tmp_path).folder
+    for name in names:
+        nbgrader(folder, "generate_assignment", name)
+        for student in ("ada", "grace", "emmy"):
+            place = folder / "submitted" / student / name
+            place.mkdir(parents=True)
+            shutil.copy(folder / "source" / name / f"{name}.ipynb", place)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda name: nbgrader(folder, "autograde", name), names))
+    nbgrader(folder, "export")
+    with (folder / "grades.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    for row in rows:
+        name = row["assignment"]
+        by_hand = sum(course.by_hand(name, item) for item in course.questions(name))
+        assert float(row["score"]) == 30 - by_hand
 
 
 @pytest.mark.slow
