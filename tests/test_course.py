@@ -128,6 +128,18 @@ def test_the_known_answers_are_enough(name):
     assert "pass" in sources
 
 
+def test_the_hats_that_state_evolution_gives_are_those_of_its_solution():
+    notebook = course.source("state_evolution")
+    cells = {course.identifier(cell): cell.source for cell in notebook.cells}
+    space = {}
+    for name in ("given-0", "given-2", "q2-pull", "q2-response"):
+        exec(cells[name], space)
+    fields = [space[f"play_{name}"] for name in ("w", "z", "h", "xi")]
+    q, m = space["hats_of_pull"](fields[0], fields[1], 14.0, 1.4)
+    V, theta = space["hats_of_response"](*fields, 14.0, 0.09, 0.07, 0.25, 1.4)
+    assert (q, m, V, theta) == pytest.approx(space["play_hats"], rel=5e-5)
+
+
 def test_the_tables_are_those_of_the_sets():
     for page, text in course.documents().items():
         assert page.read_text(encoding="utf-8") == text, "run: python tools/course.py tables"
