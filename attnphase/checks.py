@@ -19,7 +19,7 @@ from importlib import import_module
 
 import numpy as np
 
-_NUMBERS = (int, float, np.float64, np.float32, np.int64, np.int32)
+_NUMBERS = (int, float, *(np.dtype(code).type for code in np.typecodes["AllInteger"] + "efd"))
 _SHOWN = 60
 _set_profile = sys.setprofile
 
