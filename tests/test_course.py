@@ -337,6 +337,24 @@ def best_matrix(omega, sigmas):
         answer = course.submission(course.source(self.name), {"q6-matrix": noisy})
         assert graded.grade(self.name, "noisy", answer)[0] == {}
 
+    def test_a_check_that_was_changed_is_reported_and_others_are_not(self, graded):
+        answer = course.submission(course.source(self.name), {"q4-target-test": "pass"})
+        assert graded.grade(self.name, "changer", answer)[0] == {}
+        assert "changer: q4-target-test was changed, and is put back" in graded.log
+        assert graded.log.count("was changed") == 1
+
+    def test_feedback_tells_messages_without_tracebacks(self, graded):
+        cells = {
+            "q1-softmax": "def softmax(scores):\n    return scores",
+            "q3-weights": "def quietest_weights(m, u):\n    while True:\n        pass",
+        }
+        answer = course.submission(course.source(self.name), cells)
+        graded.grade(self.name, "two-faults", answer)
+        page = readable(graded.feedback(self.name, "two-faults"))
+        assert re.search(r"AssertionError: `softmax\(scores\)`\[\d, \d\] is", page)
+        assert "CellTimeoutError: stopped after" in page
+        assert "Traceback" not in page and "KeyboardInterrupt" not in page
+
     def test_a_displayed_value_gives_no_points(self, graded):
         shown = """
 def best_matrix(omega, sigmas):
@@ -359,9 +377,10 @@ def best_matrix(omega, sigmas):
         by_name["q2-attention-test"].metadata.nbgrader.points = 30
         by_name["q4-target-test"].metadata.nbgrader.grade = False
         lost, _ = graded.grade(self.name, "mangled", answer)
-        # Without the given cell, what stands on it has nothing to call.
-        needed = {f"q{number}-{kind}-test" for number in (6, 7) for kind in ("equal", "unequal")}
-        assert set(lost) == {"q3-matrix-test"} | needed
+        assert lost == {"q3-matrix-test": 1}
+        for key in ("q1-stable-test", "q3-matrix-test", "given-6"):
+            assert f"mangled: {key} was missing, and is put back" in graded.log
+        assert "was changed" not in graded.log
 
 
 class TestAttentionToGLM(Loop):
@@ -404,20 +423,34 @@ def test_the_commands_of_the_guide_with_an_archive(tmp_path):
     with zipfile.ZipFile(archive / "all.zip", "w") as collected:
         for student, kind in (("ada", "source"), ("grace", "release")):
             collected.write(folder / kind / name / f"{name}.ipynb", f"{student}_{name}.ipynb")
+        # What two learning platforms make of the name.
+        released = folder / "release" / name / f"{name}.ipynb"
+        collected.write(released, f"Emmy N_12345_assignsubmission_file_/{name}.ipynb")
+        collected.write(released, f"leeann_LATE_12345_67890_{name}-1.ipynb")
     nbgrader(folder, "zip_collect", name)
     nbgrader(folder, "zip_collect", name, "--force")
     nbgrader(folder, "autograde", name)
     nbgrader(folder, "generate_feedback", name)
-    (folder / "students.csv").write_text("id,first_name,last_name,email\nada,,,\n")
+    (folder / "students.csv").write_text("id,first_name,last_name,email\nada,,,\ngina,,,\n")
     nbgrader(folder, "db", "student", "import", "students.csv")
+    nbgrader(folder, "db", "assignment", "add", name, "--duedate", "2030-05-01 18:00:00 UTC")
+    said = subprocess.run(
+        [sys.executable, "open_marks.py"], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert said == [
+        f"{name}, ada: to be graded by hand: q5-derivation",
+        f"{name}, gina: no submission was graded",
+    ]
     nbgrader(folder, "export")
     with (folder / "grades.csv").open(newline="", encoding="utf-8") as file:
         marks = {row["student_id"]: row for row in csv.DictReader(file)}
     by_machine = 30 - sum(course.by_hand(name, item) for item in course.questions(name))
     assert float(marks["ada"]["score"]) == by_machine
-    assert float(marks["grace"]["score"]) == 0
+    assert marks["ada"]["duedate"].startswith("2030-05-01")
+    for student in ("grace", "Emmy N", "leeann"):
+        assert float(marks[student]["score"]) == 0
     assert {float(row["max_score"]) for row in marks.values()} == {30}
-    for student in marks:
+    for student in set(marks) - {"gina"}:
         page = (folder / "feedback" / student / name / f"{name}.html").read_text(encoding="utf-8")
         assert not leaks(readable(page), secrets(name)[1])
 

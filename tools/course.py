@@ -121,17 +121,34 @@ def guide_tables(name):
     hand = sum(by_hand(name, item) for item in items)
     total = [sum(item.points for item in items), hand, sum(item.minutes for item in items), ""]
     head = ["Question", "Points", "by hand", "Minutes", "Goal"]
+    entries = answers(name)["wrong"]
+    honest = [entry for entry in entries if not entry.get("trick")]
+    tricks = ", ".join(f"`{entry['name']}`" for entry in entries if entry.get("trick"))
     wrong = [
         [entry["mistake"], entry["reveals"], ", ".join(f"`{key}`" for key in entry["loses"])]
-        for entry in answers(name)["wrong"]
+        for entry in honest
     ]
     return "\n\n".join(
         [
             f"### {title(name)} (`{name}`)",
             table(head, [*rows, ["**Total**", *total]]),
             table(["Typical wrong answer", "What it reveals", "Loses"], wrong),
+            f"Tricks that gain nothing, and a loop without end: {tricks}.",
         ]
     )
+
+
+def mark_schemes():
+    """Return a page with the model answers and mark schemes of what is graded by hand."""
+    parts = ["# Mark schemes of what is graded by hand"]
+    for name in SETS:
+        parts.append(f"## {title(name)} (`{name}`)")
+        for cell in source(name).cells:
+            if cell.cell_type == "markdown" and identifier(cell):
+                points = cell.metadata.nbgrader.points
+                text = re.sub(r"### (BEGIN|END) SOLUTION\n?", "", cell.source).strip()
+                parts.append(f"### `{identifier(cell)}`, {points} points\n\n{text}")
+    return "\n\n".join(parts) + "\n"
 
 
 def page_table():
@@ -204,8 +221,8 @@ class Course:
     def __init__(self, folder, timeout=None):
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ASSIGNMENTS / "nbgrader_config.py", self.folder)
-        shutil.copy(ASSIGNMENTS / "README.md", self.folder)
+        for file in ("nbgrader_config.py", "README.md", "open_marks.py"):
+            shutil.copy(ASSIGNMENTS / file, self.folder)
         shutil.copytree(ASSIGNMENTS / "source", self.folder / "source", dirs_exist_ok=True)
         # nbgrader calls `alembic` by its name: the scripts of this interpreter must be found.
         scripts = sysconfig.get_path("scripts")
@@ -284,6 +301,7 @@ def build(root=ROOT):
             return
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(course.folder, place)
+        (place / "mark_schemes.md").write_text(mark_schemes(), encoding="utf-8")
         print(f"course directory: {place.relative_to(root)}")
 
 

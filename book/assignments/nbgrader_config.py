@@ -26,6 +26,7 @@ from nbgrader.preprocessors import (
 from nbgrader.utils import is_grade, is_locked
 
 BEGIN, END = "### BEGIN HIDDEN TESTS", "### END HIDDEN TESTS"
+SECONDS = 30  # after which a cell is stopped; the longest honest one takes a few
 SHORTEST = 12  # a line of fewer characters, such as a closing bracket, gives nothing away
 
 # Names with which a submission can reach its own grading, or files.
@@ -42,6 +43,11 @@ def hidden_lines(source):
     return [line.strip() for region in regions for line in region.splitlines() if line.strip()]
 
 
+def shown_part(source):
+    """Return the source of a test cell as students see it."""
+    return re.sub(f"{BEGIN}.*?{END}\n?", "", source, flags=re.DOTALL).rstrip()
+
+
 def quotes(output, secrets):
     """Return whether a cell's output contains one of the lines `secrets`."""
     text = re.sub(r"(\\x1b|\\u001b|\x1b)\[[0-9;]*m", "", str(output))
@@ -53,9 +59,10 @@ class HideTests(NbGraderPreprocessor):
     """Take the hidden checks out of the feedback, wherever they stand in it.
 
     nbgrader's own feedback shows them: in the source of the test cells, in tracebacks, and in what
-    a submission prints if it looks at the notebook's history. Of an error that quotes a hidden
-    line only its message stays; any other output that quotes one is replaced by a remark. What an
-    answer prints while it is checked is left out too: it may tell with what it was called.
+    a submission prints if it looks at the notebook's history. Of a check that fails only the
+    message stays, and of another error that quotes a hidden line; any other output that quotes one
+    is replaced by a remark. What an answer prints while it is checked is left out too: it may tell
+    with what it was called.
     """
 
     def preprocess(self, nb, resources):
@@ -63,14 +70,26 @@ class HideTests(NbGraderPreprocessor):
         hidden = {line for cell in tests for line in hidden_lines(cell.source)}
         for cell in tests:
             if cell.cell_type == "code":
-                cell.outputs = [output for output in cell.outputs if output.output_type == "error"]
-            cell.source = re.sub(f"{BEGIN}.*?{END}\n?", "", cell.source, flags=re.DOTALL).rstrip()
+                cell.outputs = self.messages(cell.outputs)
+            cell.source = shown_part(cell.source)
         shown = {line.strip() for cell in tests for line in cell.source.splitlines()}
         secrets = [line for line in hidden - shown if len(line) >= SHORTEST] + [BEGIN, END]
         for cell in nb.cells:
             if cell.cell_type == "code":
                 cell.outputs = [self.cleared(output, secrets) for output in cell.outputs]
         return nb, resources
+
+    @staticmethod
+    def messages(outputs):
+        """Return the errors among the outputs of a check, as a student is to read them."""
+        errors = [output for output in outputs if output.output_type == "error"]
+        late = [error for error in errors if error.ename == "CellTimeoutError"]
+        for error in late:
+            error.evalue = f"stopped after {SECONDS} seconds"
+        for error in errors:
+            if error.ename in ("AssertionError", "CellTimeoutError"):
+                error.traceback = [f"{error.ename}: {error.evalue}"]
+        return late or errors
 
     @staticmethod
     def cleared(output, secrets):
@@ -99,6 +118,7 @@ class PutBack(OverwriteCells):
         with Gradebook(names["db_url"]) as gradebook:
             notebook = gradebook.find_notebook(names["notebook"], names["assignment"])
             locked = {cell.name: cell.locked for cell in notebook.source_cells}
+            sources = {cell.name: cell.source for cell in notebook.source_cells}
             points = {cell.name: cell.max_score for cell in notebook.grade_cells}
             solved = {cell.name for cell in notebook.solution_cells}
         for cell in nb.cells:
@@ -108,10 +128,13 @@ class PutBack(OverwriteCells):
                 marks |= {"locked": locked[key], "task": False, "schema_version": 3}
                 marks |= {"points": points[key]} if key in points else {}
                 cell.metadata["nbgrader"] = marks
+            released = (sources[key], shown_part(sources[key])) if locked.get(key) else ()
+            if released and cell.source.rstrip() not in released:
+                self.log.warning("%s: %s was changed, and is put back", names["student"], key)
         return super().preprocess(nb, resources)
 
     def add_missing_grade_cells(self, nb, resources):
-        """Insert each missing check after the last cell before it that is there."""
+        """Insert each missing check or given cell after the last cell before it that is there."""
         notebook = self.gradebook.find_notebook(self.notebook_id, self.assignment_id)
         points = {cell.name: cell.max_score for cell in notebook.grade_cells}
         solved = {cell.name for cell in notebook.solution_cells}
@@ -120,15 +143,26 @@ class PutBack(OverwriteCells):
             keys = [other.metadata.get("nbgrader", {}).get("grade_id") for other in nb.cells]
             if cell.name in keys:
                 last = keys.index(cell.name)
-            elif cell.name in points:
+            elif cell.name in points or cell.locked:
                 last += 1
-                back = self.missing_cell_transform(cell, points[cell.name], cell.name in solved)
+                student = resources["nbgrader"]["student"]
+                self.log.warning("%s: %s was missing, and is put back", student, cell.name)
+                worth = points.get(cell.name, 0)
+                back = self.missing_cell_transform(cell, worth, cell.name in solved)
+                if cell.name not in points:
+                    back["metadata"]["nbgrader"] |= {"grade": False}
+                    del back["metadata"]["nbgrader"]["points"]
                 back["id"] = f"{cell.name}-back"
                 nb.cells.insert(last, back)
         return nb, resources
 
     def add_missing_task_cells(self, nb, resources):
         return nb, resources
+
+    def report_change(self, name, attr, old, new):
+        """Report what was changed, but no checksums: those of checks with hidden parts differ."""
+        if attr != "checksum":
+            super().report_change(name, attr, old, new)
 
 
 class OnlyErrorsCount(NbGraderPreprocessor):
@@ -185,15 +219,15 @@ c.ClearSolutions.code_stub = {
 }
 c.ClearSolutions.text_stub = "*Your answer here.*"
 
-# The longest honest cell takes a few seconds. A cell that runs longer is interrupted, counts as
-# failed, and the cells after it are still run.
-c.Execute.timeout = 30
+# A cell that runs longer is interrupted, counts as failed, and the cells after it are still run.
+c.Execute.timeout = SECONDS
 c.Execute.interrupt_on_timeout = True
 
-# How `nbgrader zip_collect` reads the names of collected files: STUDENT_SET.ipynb, where STUDENT
-# has no underscore. What follows the name of the set is dropped.
+# How `nbgrader zip_collect` reads the names of collected files: STUDENT_SET.ipynb, or what learning
+# platforms make of it. What stands before the first underscore is the student, and what follows
+# the name of the set is dropped.
 c.FileNameCollectorPlugin.named_regexp = (
-    r".*/(?P<student_id>[^/_]+)_"
+    r".*/(?P<student_id>[^/_]+)_(?:[^/]*[/_])?"
     r"(?P<file_id>attention_by_hand|attention_to_glm|state_evolution|experiment)"
 )
 
