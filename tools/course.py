@@ -156,10 +156,10 @@ def page_table():
     rows = []
     for number, name in enumerate(SETS, start=1):
         items = questions(name)
-        link = f'<a href="../../problem_sets/{name}.ipynb" download>{name}.ipynb</a>'
+        link = f'<a href="../../problem_sets/{name}.ipynb" download>{number}. {title(name)}</a>'
         points, minutes = (sum(getattr(i, key) for i in items) for key in ("points", "minutes"))
-        rows.append([f"{number}. {title(name)}", len(items), points, minutes, link])
-    return table(["Set", "Questions", "Points", "Minutes", "Notebook"], rows)
+        rows.append([link, len(items), points, minutes])
+    return table(["Notebook", "Questions", "Points", "Minutes"], rows)
 
 
 def with_tables(text, content):
