@@ -338,12 +338,15 @@ def best_matrix(omega, sigmas):
         answer = course.submission(course.source(self.name), {"q6-matrix": noisy})
         assert graded.grade(self.name, "noisy", answer)[0] == {}
 
+    @pytest.mark.slow
     def test_a_check_that_was_changed_is_reported_and_others_are_not(self, graded):
         answer = course.submission(course.source(self.name), {"q4-target-test": "pass"})
         assert graded.grade(self.name, "changer", answer)[0] == {}
         assert "changer: q4-target-test was changed, and is put back" in graded.log
         assert graded.log.count("was changed") == 1
+        assert "has changed!" not in graded.log
 
+    @pytest.mark.slow
     def test_feedback_tells_messages_without_tracebacks(self, graded):
         cells = {
             "q1-softmax": "def softmax(scores):\n    return scores",
@@ -355,6 +358,43 @@ def best_matrix(omega, sigmas):
         assert re.search(r"AssertionError: `softmax\(scores\)`\[\d, \d\] is", page)
         assert "CellTimeoutError: stopped after" in page
         assert "Traceback (most" not in page and "KeyboardInterrupt" not in page
+
+    @pytest.mark.slow
+    def test_answers_whose_cells_lost_their_names_are_graded(self, graded):
+        answer = course.submission(course.source(self.name), {})
+        for cell in answer.cells:
+            cell.metadata = {}
+        lost, _ = graded.grade(self.name, "pasted", answer)
+        assert set(lost) <= {"q5-derivation"}
+        answer = course.submission(course.source(self.name), {})
+        by_name = {course.identifier(cell): cell for cell in answer.cells}
+        by_name["q3-matrix"].metadata = {}
+        by_name["q1-softmax"].metadata["nbgrader"] = None
+        by_name["q2-distances"].metadata.nbgrader.grade_id = ["q2-distances"]
+        answer.cells.remove(by_name["q3-matrix-test"])
+        assert graded.grade(self.name, "rewritten", answer)[0] == {}
+
+    @pytest.mark.slow
+    def test_an_untouched_copy_below_an_answer_does_not_count(self, graded, released):
+        answer = course.submission(course.source(self.name), {})
+        index = [course.identifier(cell) for cell in answer.cells].index("q5-derivation")
+        copies = {course.identifier(cell): cell for cell in released.cells}
+        double = copy.deepcopy(copies["q5-derivation"])
+        double["id"] = "doubled"
+        answer.cells.insert(index + 1, double)
+        assert graded.grade(self.name, "copied", answer)[0] == {}
+
+    @pytest.mark.slow
+    def test_a_patched_comparison_is_pointed_out(self, graded):
+        patched = """
+from unittest.mock import patch
+
+def best_matrix(omega, sigmas):
+    return np.zeros((2, 2))
+"""
+        answer = course.submission(course.source(self.name), {"q6-matrix": patched})
+        graded.grade(self.name, "patched", answer)
+        assert "look at unittest.mock" in graded.log
 
     def test_a_displayed_value_gives_no_points(self, graded):
         shown = """
@@ -427,6 +467,8 @@ def test_the_commands_of_the_guide_with_an_archive(tmp_path):
         # What two learning platforms make of the name.
         released = folder / "release" / name / f"{name}.ipynb"
         collected.write(released, f"Emmy N_12345_assignsubmission_file_/{name}.ipynb")
+        collected.write(released, f"__MACOSX/._ada_{name}.ipynb")
+        collected.write(released, f"__MACOSX/._grace_{name}.ipynb")
         collected.write(released, f"leeann_LATE_12345_67890_{name}-1.ipynb")
     nbgrader(folder, "zip_collect", name)
     nbgrader(folder, "zip_collect", name, "--force")

@@ -13,7 +13,6 @@ from nbgrader.preprocessors import (
     AssignLatePenalties,
     CheckCellMetadata,
     ClearOutput,
-    DeduplicateIds,
     Execute,
     GetGrades,
     IgnorePattern,
@@ -34,7 +33,9 @@ MEDDLING = {
     *("checks", "get_ipython", "builtins", "sys", "ctypes", "gc", "inspect", "importlib"),
     *("subprocess", "threading", "multiprocessing", "exec", "eval", "compile", "setattr"),
     *("globals", "vars", "setprofile", "reload", "open", "os", "pathlib", "shutil"),
+    *("unittest", "mock", "delattr", "operator", "marshal", "pickle"),
 }
+HARMLESS = re.compile(r"^\s*%%?(time|timeit|matplotlib|config)\b.*$", flags=re.MULTILINE)
 
 
 def hidden_lines(source):
@@ -121,30 +122,55 @@ class PutBack(OverwriteCells):
             sources = {cell.name: cell.source for cell in notebook.source_cells}
             points = {cell.name: cell.max_score for cell in notebook.grade_cells}
             solved = {cell.name for cell in notebook.solution_cells}
-        for cell in nb.cells:
-            key = cell.metadata.pop("nbgrader", {}).get("grade_id")
-            if key in locked:
-                marks = {"grade_id": key, "grade": key in points, "solution": key in solved}
-                marks |= {"locked": locked[key], "task": False, "schema_version": 3}
-                marks |= {"points": points[key]} if key in points else {}
-                cell.metadata["nbgrader"] = marks
-            released = (sources[key], shown_part(sources[key])) if locked.get(key) else ()
+        found = set()
+        for cell in reversed(nb.cells):  # of a cell that was doubled, the last copy counts
+            marks = cell.metadata.pop("nbgrader", None)
+            key = marks.get("grade_id") if isinstance(marks, dict) else None
+            if not isinstance(key, str) or key not in locked or key in found:
+                continue
+            if not locked[key] and self.has_written_copy(nb, cell, key, sources[key]):
+                continue
+            found.add(key)
+            marks = {"grade_id": key, "grade": key in points, "solution": key in solved}
+            marks |= {"locked": locked[key], "task": False, "schema_version": 3}
+            marks |= {"points": points[key]} if key in points else {}
+            cell.metadata["nbgrader"] = marks
+            released = (sources[key], shown_part(sources[key])) if locked[key] else ()
             if released and cell.source.rstrip() not in released:
                 self.log.warning("%s: %s was changed, and is put back", names["student"], key)
         return super().preprocess(nb, resources)
 
+    @staticmethod
+    def has_written_copy(nb, cell, key, stub):
+        """Return whether `cell`, an answer left as it was released, has a copy that was written."""
+        others = [
+            other.source.strip()
+            for other in nb.cells
+            if other is not cell
+            and isinstance(other.metadata.get("nbgrader"), dict)
+            and other.metadata["nbgrader"].get("grade_id") == key
+        ]
+        return cell.source.strip() == stub.strip() and any(text != stub.strip() for text in others)
+
     def add_missing_grade_cells(self, nb, resources):
-        """Insert each missing check or given cell after the last cell before it that is there."""
+        """Insert what is missing: a given cell as early, and a check as late, as its order allows.
+
+        An answer whose cell has lost its name may stand anywhere between the cells beside it.
+        """
         notebook = self.gradebook.find_notebook(self.notebook_id, self.assignment_id)
+        names = [cell.name for cell in notebook.source_cells]
         points = {cell.name: cell.max_score for cell in notebook.grade_cells}
         solved = {cell.name for cell in notebook.solution_cells}
         last = -1
-        for cell in notebook.source_cells:
+        for number, cell in enumerate(notebook.source_cells):
             keys = [other.metadata.get("nbgrader", {}).get("grade_id") for other in nb.cells]
             if cell.name in keys:
                 last = keys.index(cell.name)
             elif cell.name in points or cell.locked:
                 last += 1
+                if cell.name in points:
+                    later = [keys.index(name) for name in names[number:] if name in keys]
+                    last = min((place for place in later if place >= last), default=len(keys))
                 student = resources["nbgrader"]["student"]
                 self.log.warning("%s: %s was missing, and is put back", student, cell.name)
                 worth = points.get(cell.name, 0)
@@ -152,7 +178,8 @@ class PutBack(OverwriteCells):
                 if cell.name not in points:
                     back["metadata"]["nbgrader"] |= {"grade": False}
                     del back["metadata"]["nbgrader"]["points"]
-                back["id"] = f"{cell.name}-back"
+                if (nb.nbformat, nb.nbformat_minor) >= (4, 5):
+                    back["id"] = f"{cell.name}-back"
                 nb.cells.insert(last, back)
         return nb, resources
 
@@ -188,7 +215,8 @@ class PointOut(NbGraderPreprocessor):
     def preprocess_cell(self, cell, resources, index):
         if cell.cell_type == "code" and not is_locked(cell):
             try:
-                found = {self.suspect(node) for node in ast.walk(ast.parse(cell.source))} - {None}
+                tree = ast.parse(HARMLESS.sub("", cell.source))
+                found = {self.suspect(node) for node in ast.walk(tree)} - {None}
             except SyntaxError:
                 found = {"a magic command or a syntax error"}
             if found:
@@ -201,8 +229,11 @@ class PointOut(NbGraderPreprocessor):
         name = getattr(node, "id", None) or getattr(node, "attr", None)
         if isinstance(node, ast.alias):
             name = node.name
+        if isinstance(node, ast.ImportFrom):
+            name = node.module
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            return f"an assignment to .{name}"
+            own = isinstance(node.value, ast.Name) and node.value.id == "self"
+            return None if own else f"an assignment to .{name}"
         if name and (name.split(".")[0] in MEDDLING or name.startswith("__")):
             return name
         return None
@@ -227,15 +258,14 @@ c.Execute.interrupt_on_timeout = True
 # platforms make of it. What stands before the first underscore is the student, and what follows
 # the name of the set is dropped.
 c.FileNameCollectorPlugin.named_regexp = (
-    r".*/(?P<student_id>[^/_]+)_(?:[^/]*[/_])?"
-    r"(?P<file_id>attention_by_hand|attention_to_glm|state_evolution|experiment)"
+    r".*/(?P<student_id>[^/_.][^/_]*)_(?:[^/]*[/_])?"
+    r"(?P<file_id>attention_by_hand|attention_to_glm|state_evolution|experiment)[^/]*$"
 )
 
-# The usual steps, with PutBack in place of OverwriteCells. A check that was deleted is put back,
-# and run, like one that was changed.
+# The usual steps, with PutBack in place of DeduplicateIds and OverwriteCells. A check that was
+# deleted is put back, and run, like one that was changed.
 c.Autograde.sanitize_preprocessors = [
     ClearOutput,
-    DeduplicateIds,
     OverwriteKernelspec,
     PutBack,
     CheckCellMetadata,
