@@ -73,6 +73,8 @@ def test_arrays():
     [
         (None, "no answer yet"),
         (np.ones(3), r"shape \(2,\), not \(3,\)"),
+        (np.ones((1, 2)), r"shape \(2,\), not \(1, 2\)"),
+        ([[Agreeable(), 1.0]], "one real number"),
         (np.array([1.0, np.nan]), "1 entries are not"),
         ([1.0, np.nan], "must be finite, not nan"),
         ([[1.0], [1.0, 2.0]], "different lengths"),
