@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 import attnphase
@@ -166,9 +167,8 @@ def test_constraints_pin_versions_and_nothing_else():
         assert re.fullmatch(r"#.*|[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", line), line
 
 
-def test_every_package_of_the_environment_is_pinned():
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+def needed_packages():
+    """Return the names of all packages that the environment of `make` consists of."""
     needed, todo = set(), [("attnphase", ("book", "test", "browser", "course"))]
     while todo:
         name, extras = todo.pop()
@@ -179,8 +179,20 @@ def test_every_package_of_the_environment_is_pinned():
             if any(applies) and child not in needed:
                 needed.add(child)
                 todo.append((child, requirement.extras))
-    assert {"numpy", "sphinx", "nbval"} <= needed
-    assert needed <= pinned
+    return needed
+
+
+def test_every_package_of_the_environment_is_pinned():
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
+    assert {"numpy", "sphinx", "nbval", "nbgrader"} <= needed_packages() <= pinned
+
+
+def test_the_pins_can_be_had_with_the_oldest_python():
+    oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    for name in needed_packages():
+        wanted = metadata.metadata(name).get("Requires-Python", "")
+        assert oldest in SpecifierSet(wanted), f"{name} wants Python {wanted}"
 
 
 def test_versions_agree():
