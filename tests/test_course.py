@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
+import numpy as np
 import pytest
 
 from tools import course
@@ -86,12 +87,12 @@ def test_every_question_states_points_minutes_and_goal(name):
         assert item.minutes >= 5 and len(item.goal) > 20
     assert sum(item.points for item in items) == 30
     assert 120 <= sum(item.minutes for item in items) <= 180
-    assert 3 <= sum(course.by_hand(name, item) for item in items) <= 8
+    assert 3 <= sum(item.by_hand for item in items) <= 8
 
 
 @each_set
 def test_every_graded_cell_belongs_to_a_question(name):
-    listed = [key for item in course.questions(name) for key in item.graded]
+    listed = course.graded_cells(name)
     cells = {course.identifier(cell): cell for cell in course.source(name).cells}
     graded = [key for key, cell in cells.items() if key and cell.metadata.nbgrader.grade]
     assert sorted(listed) == sorted(graded)
@@ -129,16 +130,35 @@ def test_the_known_answers_are_enough(name):
     assert "pass" in sources
 
 
-def test_the_hats_that_state_evolution_gives_are_those_of_its_solution():
-    notebook = course.source("state_evolution")
-    cells = {course.identifier(cell): cell.source for cell in notebook.cells}
+def executed(name, *cells):
+    """Return the names that some cells of a set, solutions included, define."""
+    sources = {course.identifier(cell): cell.source for cell in course.source(name).cells}
     space = {}
-    for name in ("given-0", "given-2", "q2-pull", "q2-response"):
-        exec(cells[name], space)
+    for cell in cells:
+        exec(sources[cell], space)
+    return space
+
+
+def test_the_hats_that_state_evolution_gives_are_those_of_its_solution():
+    space = executed("state_evolution", "given-0", "given-2", "q2-pull", "q2-response")
     fields = [space[f"play_{name}"] for name in ("w", "z", "h", "xi")]
     q, m = space["hats_of_pull"](fields[0], fields[1], 14.0, 1.4)
     V, theta = space["hats_of_response"](*fields, 14.0, 0.09, 0.07, 0.25, 1.4)
     assert (q, m, V, theta) == pytest.approx(space["play_hats"], rel=5e-5)
+
+
+def test_a_bootstrap_of_the_record_finds_a_fifth_less_than_a_jackknife():
+    """As question 4 of the experiment says."""
+    space = executed("experiment", "given-1", "given-4", "q4-crossing")
+    alphas, record = space["ALPHAS"], space["RECORD"]
+    means = [np.delete(record, k, axis=1).mean(axis=1) for k in range(record.shape[1])]
+    zeros = []
+    for mean in means:
+        k = np.flatnonzero((mean[:-1] <= 0) & (mean[1:] > 0))[-1]
+        zeros.append(np.interp(0, mean[k : k + 2], alphas[k : k + 2]))
+    jackknife = np.std(zeros) * np.sqrt(len(zeros) - 1)
+    bootstrap = np.mean([space["crossing"](alphas, record, seed)[1] for seed in range(10)])
+    assert bootstrap / jackknife == pytest.approx(0.8, abs=0.03)
 
 
 def test_the_tables_are_those_of_the_sets():
@@ -226,7 +246,7 @@ class Loop:
             cells = gradebook.find_notebook(self.name, self.name).grade_cells
             points = {cell.name: cell.max_score for cell in cells}
             assert gradebook.find_assignment(self.name).max_score == 30
-        assert points == {k: v for i in course.questions(self.name) for k, v in i.graded.items()}
+        assert points == course.graded_cells(self.name)
 
     def test_the_site_offers_this_release(self, released):
         offered = SITE / "problem_sets" / f"{self.name}.ipynb"
@@ -248,7 +268,7 @@ class Loop:
 
     def test_untouched_release_gets_nothing_and_says_why(self, graded, released):
         lost, _ = graded.grade(self.name, "untouched", released)
-        assert lost == {k: v for i in course.questions(self.name) for k, v in i.graded.items()}
+        assert lost == course.graded_cells(self.name)
         for key, cell in self.results(graded, "untouched").items():
             if key in lost and cell.cell_type == "code":
                 error = next(o for o in cell.outputs if o.output_type == "error")
@@ -256,24 +276,25 @@ class Loop:
                 assert re.search("not written yet|has no answer yet", error.evalue), error.evalue
         self.assert_no_leak(graded, "untouched", solutions_too=True)
 
-    def test_other_right_answers_get_full_marks(self, graded):
-        groups = course.combined(course.answers(self.name)["right"])
-        for number, group in enumerate(groups):
+    def known(self, graded, kind):
+        """Grade the known answers of a kind; yield the student, the answers and what was lost."""
+        for number, group in enumerate(course.combined(course.answers(self.name)[kind])):
             cells = {key: text for entry in group for key, text in entry["cells"].items()}
             answer = course.submission(course.source(self.name), cells)
-            lost, _ = graded.grade(self.name, f"right-{number}", answer)
+            student = f"{kind}-{number}"
+            lost, _ = graded.grade(self.name, student, answer)
+            yield student, group, lost
+
+    def test_other_right_answers_get_full_marks(self, graded):
+        for _, group, lost in self.known(graded, "right"):
             assert lost == {}, [entry["name"] for entry in group]
             assert "look at" not in graded.log
 
     def test_wrong_answers_lose_what_they_should_and_nothing_else(self, graded):
-        groups = course.combined(course.answers(self.name)["wrong"])
-        for number, group in enumerate(groups):
-            cells = {key: text for entry in group for key, text in entry["cells"].items()}
-            answer = course.submission(course.source(self.name), cells)
-            lost, _ = graded.grade(self.name, f"wrong-{number}", answer)
+        for student, group, lost in self.known(graded, "wrong"):
             expected = {key for entry in group for key in entry["loses"]}
             assert set(lost) == expected, [entry["name"] for entry in group]
-            self.assert_no_leak(graded, f"wrong-{number}")
+            self.assert_no_leak(graded, student)
 
     def test_a_submission_that_looks_for_the_checks_cannot_show_them(self, graded):
         """A function prints, and raises, the source of whoever calls it, and the history."""
@@ -487,7 +508,7 @@ def test_the_commands_of_the_guide_with_an_archive(tmp_path):
     nbgrader(folder, "export")
     with (folder / "grades.csv").open(newline="", encoding="utf-8") as file:
         marks = {row["student_id"]: row for row in csv.DictReader(file)}
-    by_machine = 30 - sum(course.by_hand(name, item) for item in course.questions(name))
+    by_machine = 30 - sum(item.by_hand for item in course.questions(name))
     assert float(marks["ada"]["score"]) == by_machine
     assert marks["ada"]["duedate"].startswith("2030-05-01")
     for student in ("grace", "Emmy N", "leeann"):
@@ -516,7 +537,7 @@ def test_two_sets_are_graded_side_by_side(tmp_path):
     assert len(rows) == 6
     for row in rows:
         name = row["assignment"]
-        by_hand = sum(course.by_hand(name, item) for item in course.questions(name))
+        by_hand = sum(item.by_hand for item in course.questions(name))
         assert float(row["score"]) == 30 - by_hand
 
 

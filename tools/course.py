@@ -44,6 +44,7 @@ class Question:
     points: int
     minutes: int
     goal: str
+    by_hand: int  # how many of the points are given by hand: those of its cells of text
     graded: dict  # grade_id -> points
 
 
@@ -72,17 +73,29 @@ def questions(name):
         terms = TERMS.search(cell.source)
         if not terms:
             raise ValueError(f"{name}, question {heading[1]}: no points, minutes and goal")
-        graded = {
-            identifier(other): other.metadata.nbgrader.points
+        cells = [
+            other
             for other in notebook.cells
             if (identifier(other) or "").startswith(f"q{heading[1]}-")
             and other.metadata.nbgrader.grade
-        }
-        goal = " ".join(terms[3].split())
-        found.append(
-            Question(int(heading[1]), heading[2], int(terms[1]), int(terms[2]), goal, graded)
+        ]
+        graded = {identifier(other): other.metadata.nbgrader.points for other in cells}
+        question = Question(
+            number=int(heading[1]),
+            title=heading[2],
+            points=int(terms[1]),
+            minutes=int(terms[2]),
+            goal=" ".join(terms[3].split()),
+            by_hand=sum(graded[identifier(o)] for o in cells if o.cell_type == "markdown"),
+            graded=graded,
         )
+        found.append(question)
     return tuple(found)
+
+
+def graded_cells(name):
+    """Return the points of every graded cell of the set `name`: grade_id -> points."""
+    return {key: points for item in questions(name) for key, points in item.graded.items()}
 
 
 def answers(name):
@@ -99,12 +112,6 @@ def title(name):
     return source(name).cells[0].source.splitlines()[0].removeprefix("# ")
 
 
-def by_hand(name, question):
-    """Return how many points of `question` are given by hand: those of its cells of text."""
-    cells = {identifier(cell): cell.cell_type for cell in source(name).cells}
-    return sum(points for key, points in question.graded.items() if cells[key] == "markdown")
-
-
 def table(head, rows):
     """Return a table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
@@ -115,11 +122,10 @@ def guide_tables(name):
     """Return the part of the instructor's guide on the set `name`, made from its sources."""
     items = questions(name)
     rows = [
-        [f"{item.number}. {item.title}", item.points, by_hand(name, item), item.minutes, item.goal]
+        [f"{item.number}. {item.title}", item.points, item.by_hand, item.minutes, item.goal]
         for item in items
     ]
-    hand = sum(by_hand(name, item) for item in items)
-    total = [sum(item.points for item in items), hand, sum(item.minutes for item in items), ""]
+    total = [sum(getattr(item, key) for item in items) for key in ("points", "by_hand", "minutes")]
     head = ["Question", "Points", "by hand", "Minutes", "Goal"]
     entries = answers(name)["wrong"]
     honest = [entry for entry in entries if not entry.get("trick")]
@@ -131,7 +137,7 @@ def guide_tables(name):
     return "\n\n".join(
         [
             f"### {title(name)} (`{name}`)",
-            table(head, [*rows, ["**Total**", *total]]),
+            table(head, [*rows, ["**Total**", *total, ""]]),
             table(["Typical wrong answer", "What it reveals", "Loses"], wrong),
             f"Tricks that gain nothing, and a loop without end: {tricks}.",
         ]
@@ -314,8 +320,7 @@ def attempt(name):
     with tempfile.TemporaryDirectory() as folder:
         course = Course(folder)
         released = nbformat.read(course.release(name), as_version=4)
-        everything = {key for item in questions(name) for key in item.graded}
-        tries = [("reference", reference, set()), ("untouched", released, everything)]
+        tries = [("reference", reference, set()), ("untouched", released, set(graded_cells(name)))]
         for kind in ("right", "wrong"):
             for entry in known[kind]:
                 changed = submission(reference, entry["cells"])

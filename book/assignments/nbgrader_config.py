@@ -120,8 +120,8 @@ class PutBack(OverwriteCells):
             notebook = gradebook.find_notebook(names["notebook"], names["assignment"])
             locked = {cell.name: cell.locked for cell in notebook.source_cells}
             sources = {cell.name: cell.source for cell in notebook.source_cells}
-            points = {cell.name: cell.max_score for cell in notebook.grade_cells}
-            solved = {cell.name for cell in notebook.solution_cells}
+            self.points = points = {cell.name: cell.max_score for cell in notebook.grade_cells}
+            self.solved = solved = {cell.name for cell in notebook.solution_cells}
         found = set()
         for cell in reversed(nb.cells):  # of a cell that was doubled, the last copy counts
             marks = cell.metadata.pop("nbgrader", None)
@@ -159,9 +159,7 @@ class PutBack(OverwriteCells):
         """
         notebook = self.gradebook.find_notebook(self.notebook_id, self.assignment_id)
         names = [cell.name for cell in notebook.source_cells]
-        points = {cell.name: cell.max_score for cell in notebook.grade_cells}
-        solved = {cell.name for cell in notebook.solution_cells}
-        last = -1
+        points, solved, last = self.points, self.solved, -1
         for number, cell in enumerate(notebook.source_cells):
             keys = [other.metadata.get("nbgrader", {}).get("grade_id") for other in nb.cells]
             if cell.name in keys:
