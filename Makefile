@@ -4,19 +4,22 @@
 PYTHON = python3
 PORT = 8000
 EXECUTE = stale
+CONSTRAINTS = constraints.txt
 
 BIN = .venv/bin
 READY = .venv/ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book browser course test test-slow serve execute bench html clean
+.PHONY: help book browser course downloads html site test test-site test-slow serve execute bench clean
 
 help:
 	@echo 'make book       execute the notebooks whose stored outputs are stale, and build the book'
 	@echo '                (EXECUTE=all executes every notebook)'
+	@echo 'make site       the same with the book as a PDF and the site as a zip (needs Chromium)'
 	@echo 'make course     build the problem sets: a course directory, and what students download'
 	@echo 'make test       lint, build, unit tests, and every notebook against its stored outputs'
+	@echo 'make test-site  the tests of the built pages alone, in Chromium where there is one'
 	@echo 'make test-slow  the tests that take long'
 	@echo 'make serve      build, then serve the book on this machine (PORT=8000)'
 	@echo 'make execute    execute every notebook and store its outputs'
@@ -30,7 +33,7 @@ $(READY): constraints.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo '$(PYTHON) was not found: install Python 3.11 or newer' >&2; exit 1; }
 	@$(PYTHON) tools/check_python.py
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[book,test,browser,course]'
+	$(BIN)/python -m pip install --quiet $(if $(CONSTRAINTS),-c $(CONSTRAINTS)) -e '.[book,test,browser,course]'
 	@touch $@
 
 book: $(READY)
@@ -42,9 +45,20 @@ book: $(READY)
 course: $(READY)
 	@$(BIN)/python tools/course.py build
 
+# What the site offers for download besides: each chapter as a notebook, and the package itself.
+downloads: $(READY) course
+	@$(BIN)/python tools/carry.py notebooks
+
 # --all: a page that gave a warning once would otherwise be skipped, silently, by the next build.
-html: $(READY) course
+html: $(READY) downloads
 	$(BIN)/jupyter-book build . --all -W --keep-going -n
+
+# The whole site, as it is published: with the PDF and the zip that its page of downloads then offers.
+site: export ATTNPHASE_CARRIED = 1
+site: $(READY) browser
+	@$(MAKE) --no-print-directory html
+	$(BIN)/python tools/carry.py pdf
+	$(BIN)/python tools/carry.py zip
 
 # Two processes share two cores: one thread each for the linear algebra.
 test test-slow: export OMP_NUM_THREADS = 1
@@ -54,12 +68,15 @@ test: $(READY)
 	@$(MAKE) --no-print-directory html
 	$(BIN)/python -m pytest -m 'not slow' --nbval --nbval-current-env -n 2 --dist loadscope tests book
 
-# The tests of the explorer drive a Chromium. Where packages may be installed, as on CI, it is got.
+test-site: $(READY) html
+	$(BIN)/python -m pytest -m 'not slow' -rs -n 2 tests/test_site.py
+
+# The tests of the pages drive a Chromium. Where packages may be installed, as on CI, it is got.
 browser:
 	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
 	  { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
 	    apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
-	  echo 'no Chromium: the tests of the explorer in a browser are skipped' >&2
+	  echo 'no Chromium: the tests in a browser are skipped' >&2
 
 # pytest ends with code 5 when no test carries the marker.
 test-slow: $(READY) browser

@@ -43,7 +43,7 @@ LINES = MappingProxyType(
 STYLE = MappingProxyType(
     {
         "figure.figsize": (6.4, 3.8),
-        "figure.dpi": 160,
+        "figure.dpi": 220,  # twice the width at which a page shows a figure
         "figure.facecolor": "white",
         "savefig.facecolor": "white",
         "axes.facecolor": "white",

@@ -227,6 +227,6 @@ def test_text_names_no_machine():
             assert not MACHINE_PATH.search(cell.source), path
 
 
-def test_continuous_integration_runs_the_two_commands():
+def test_continuous_integration_gets_a_browser_and_runs_both_commands():
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith("make")] == ["make test", "make test-slow"]
+    assert [line for line in lines if line.startswith("make")] == ["make browser", "make test", "make test-slow"]

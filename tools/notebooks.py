@@ -13,12 +13,18 @@ The last item is a part of ``constraints.txt`` rather than the whole of it: a ne
 printed figures and a new matplotlib changes every picture (which nbval does not compare), whereas
 a new linter or a new Sphinx changes no output and should not cost an hour of computing.
 
+When a notebook was executed, and how long that took, goes into book/executions.json together with
+the digest, and not into the notebook, where it would be a change although no output has changed.
+The site's page on the state of the notebooks is made from it.
+
 usage: python tools/notebooks.py status [NOTEBOOK ...]           exit code 1 if one is stale
        python tools/notebooks.py execute [--all] [NOTEBOOK ...]  exit code 1 if one raises
 """
 
 import argparse
+import datetime
 import hashlib
+import json
 import multiprocessing
 import os
 import re
@@ -111,6 +117,29 @@ def is_fresh(path, root=ROOT):
     return stored == digest(path, notebook, root)
 
 
+def executions(root=ROOT):
+    """Return the records of the last executions: path below `root` -> date, seconds, digest."""
+    file = root / "book" / "executions.json"
+    return json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+
+
+def record(path, seconds, root=ROOT):
+    """Store that the notebook at `path` was executed today and took `seconds`.
+
+    The records of notebooks that do not exist any more are dropped.
+    """
+    kept = {name: entry for name, entry in executions(root).items() if (root / name).exists()}
+    kept[path.relative_to(root).as_posix()] = {
+        "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
+        "seconds": round(seconds, 1),
+        "digest": read(path).metadata.attnphase.digest,
+    }
+    file = root / "book" / "executions.json"
+    unfinished = file.with_name(f".{file.name}.{os.getpid()}")
+    unfinished.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    os.replace(unfinished, file)
+
+
 def merge_streams(outputs):
     """Return `outputs` with neighbours that went to the same stream joined into one."""
     merged = []
@@ -187,7 +216,8 @@ def execute(path, root=ROOT):
 def execute_all(paths, root=ROOT):
     """Execute the notebooks at `paths`, two at a time, with a line of progress for each.
 
-    Returns the list of those that failed; the others are stored.
+    Returns the list of those that failed; the others are stored, and recorded where they lie in
+    the book.
     """
     failed = []
     # Built here and not by the first cell that imports it: matplotlib announces on stderr that it
@@ -200,7 +230,10 @@ def execute_all(paths, root=ROOT):
         for done in as_completed(running):
             path = running[done]
             try:
-                print(f"  {shown(path, root)}  {done.result():.1f} s", flush=True)
+                seconds = done.result()
+                if path.is_relative_to(root):
+                    record(path, seconds, root)
+                print(f"  {shown(path, root)}  {seconds:.1f} s", flush=True)
             except Exception as error:  # one bad notebook must not hide the results of the others
                 failed.append(path)
                 print(f"  {shown(path, root)}  FAILED\n{error}", flush=True)
