@@ -229,4 +229,5 @@ def test_text_names_no_machine():
 
 def test_continuous_integration_gets_a_browser_and_runs_both_commands():
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert [line for line in lines if line.startswith("make")] == ["make browser", "make test", "make test-slow"]
+    commands = [line for line in lines if line.startswith("make")]
+    assert commands == ["make browser", "make test", "make test-slow"]
