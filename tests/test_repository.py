@@ -1,5 +1,6 @@
 """The repository keeps its promises: stored outputs, table of contents, pins, metadata."""
 
+import os
 import re
 import tomllib
 from importlib import metadata
@@ -144,6 +145,30 @@ def test_every_page_is_in_the_table_of_contents():
     assert sorted(listed) == sorted(found)
 
 
+def test_every_page_is_described_in_a_sentence():
+    listed = [chapter["file"] for part in load("_toc.yml")["parts"] for chapter in part["chapters"]]
+    described = load("book/pages.yml")
+    assert list(described) == ["index", *listed]
+    for page, sentence in described.items():
+        assert re.fullmatch(r"[A-Z][^$\\`*_<>]{25,130}\.", sentence), page
+
+
+@each_notebook
+def test_execution_is_recorded(path):
+    entry = notebooks.executions(ROOT)[path.relative_to(ROOT).as_posix()]
+    assert entry["digest"] == notebooks.read(path).metadata.attnphase.digest
+    assert 0 < entry["seconds"] < notebooks.CELL_SECONDS
+    assert re.fullmatch(r"20\d\d-\d\d-\d\d", entry["date"])
+
+
+@each_chapter
+def test_stated_run_time_is_the_recorded_one(path):
+    """Within a factor of two and ten seconds: machines differ, and so do two runs on one."""
+    said = re.search(r"(\d+) seconds to run", notebooks.read(path).cells[0].source)
+    seconds = notebooks.executions(ROOT)[path.relative_to(ROOT).as_posix()]["seconds"]
+    assert seconds / 2 - 10 < int(said[1]) < 2 * seconds + 10
+
+
 def test_file_names_are_ascii():
     for folder in ("attnphase", "book", "tests", "tools"):
         for path in (ROOT / folder).rglob("*"):
@@ -182,12 +207,20 @@ def needed_packages():
     return needed
 
 
+# `make test CONSTRAINTS=` tries the newest releases, which bring packages that no pin knows.
+pinned_environment = pytest.mark.skipif(
+    os.environ.get("CONSTRAINTS") == "", reason="the environment was made without the pins"
+)
+
+
+@pinned_environment
 def test_every_package_of_the_environment_is_pinned():
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {canonicalize_name(line.partition("==")[0]) for line in lines if "==" in line}
     assert {"numpy", "sphinx", "nbval", "nbgrader"} <= needed_packages() <= pinned
 
 
+@pinned_environment
 def test_the_pins_can_be_had_with_the_oldest_python():
     oldest = PROJECT["requires-python"].removeprefix(">=") + ".0"
     for name in needed_packages():
@@ -200,12 +233,25 @@ def test_versions_agree():
     assert attnphase.__version__ == PROJECT["version"]
     assert load("CITATION.cff")["version"] == PROJECT["version"]
     assert re.search(r"^## (\S+)", changelog, re.MULTILINE)[1] == PROJECT["version"]
+    appendices = ROOT / "book" / "appendices"
+    cite = (appendices / "cite.md").read_text(encoding="utf-8")
+    assert re.search(r"version = \{(.+)\}", cite)[1] == PROJECT["version"]
+    downloads = (appendices / "downloads.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"attnphase(?:-|` )(\d[\d.]*\d)", downloads)) == {PROJECT["version"]}
 
 
 def test_citation_names_the_paper():
     citation = load("CITATION.cff")
     assert citation["authors"] == [{"name": "The attnphase authors"}]
-    assert citation["references"][0]["doi"] == "10.48550/arXiv.2402.03902"
+    paper = citation["references"][0]
+    assert paper["doi"] == "10.48550/arXiv.2402.03902"
+    cite = (ROOT / "book" / "appendices" / "cite.md").read_text(encoding="utf-8")
+    cite = " ".join(cite.split())
+    for said in (citation["title"], paper["title"], paper["doi"], f"{{{paper['year']}}}"):
+        assert said in cite
+    assert f"year = {{{load('_config.yml')['copyright']}}}" in cite
+    for author in paper["authors"]:
+        assert author["family-names"].replace("á", "\\'a") in cite
 
 
 def test_every_reference_can_be_looked_up():
