@@ -11,7 +11,7 @@ READY = .venv/ready
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book browser course downloads html site test test-site test-slow serve execute bench clean
+.PHONY: help book browser course html site test test-site test-slow serve execute bench clean
 
 help:
 	@echo 'make book       execute the notebooks whose stored outputs are stale, and build the book'
@@ -45,13 +45,12 @@ book: $(READY)
 course: $(READY)
 	@$(BIN)/python tools/course.py build
 
-# What the site offers for download besides: each chapter as a notebook, and the package itself.
-downloads: $(READY) course
-	@$(BIN)/python tools/carry.py notebooks
-
 # --all: a page that gave a warning once would otherwise be skipped, silently, by the next build.
-html: $(READY) downloads
+# Then what the site offers for download: each chapter as a notebook, with the numbers that equations
+# and figures have on the site, and the package itself.
+html: $(READY) course
 	$(BIN)/jupyter-book build . --all -W --keep-going -n
+	@$(BIN)/python tools/carry.py notebooks
 
 # The whole site, as it is published: with the PDF and the zip that its page of downloads then offers.
 site: export ATTNPHASE_CARRIED = 1
