@@ -2,9 +2,10 @@
 
     python tools/icons.py
 
-The theme comes with all of Font Awesome, as a script of 1.5 MB and as fonts. The pages load neither:
-`book/_templates/static/webpack-macros.html` leaves the script out, and `book/_static/fonts.css` puts
-this subset in the place of the solid font. tests/test_look.py says when an icon is missing.
+The theme comes with all of Font Awesome, as a script of 1.5 MB and as fonts. The pages load
+neither: `book/_templates/static/webpack-macros.html` leaves the script out, and
+`book/_static/fonts.css` puts this subset in the place of the solid font. tests/test_look.py says
+when an icon is missing.
 """
 
 from pathlib import Path
