@@ -22,13 +22,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.carry_notebooks import write_notebooks
+from tools.carry_pdf import print_pdf
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(arguments=None, root=ROOT):
     """Run the command line; return the exit code."""
-    commands = {"notebooks": write_notebooks}
+    commands = {"notebooks": write_notebooks, "pdf": print_pdf}
     parser = argparse.ArgumentParser(description="What a reader can carry away.")
     parser.add_argument("what", choices=commands)
     what = parser.parse_args(arguments).what
