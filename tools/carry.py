@@ -14,6 +14,7 @@ ATTNPHASE_REPOSITORY  https address of the repository, on GitHub: _build/launch 
 """
 
 import argparse
+import re
 import sys
 import time
 from pathlib import Path
@@ -21,15 +22,37 @@ from pathlib import Path
 # Run as a script, Python finds only what lies beside it.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.carry_notebooks import write_notebooks
+from tools.carry_notebooks import write_notebooks, write_zip
 from tools.carry_pdf import print_pdf
 
 ROOT = Path(__file__).resolve().parent.parent
+SITE_ZIP = "attnphase-site.zip"
+
+
+def zip_site(root):
+    """Write _build/html/attnphase-site.zip, which holds the site but for itself.
+
+    Where a page offers the zip, the copy in it has plain text. Source maps, which serve only who
+    works on the scripts, are left out. Raises FileNotFoundError if the site is not built.
+    """
+    site = root / "_build" / "html"
+    if not (site / "index.html").is_file():
+        raise FileNotFoundError(f"no built pages in {site}: run `make html` first")
+    link = re.compile(rf'<a [^>]*href="[^"]*{re.escape(SITE_ZIP)}"[^>]*>(.*?)</a>', re.DOTALL)
+    members = {}
+    for path in site.rglob("*"):
+        if not path.is_file() or path.suffix == ".map" or path == site / SITE_ZIP:
+            continue
+        content = path
+        if path.suffix == ".html":
+            content = link.sub(r"\1", path.read_text(encoding="utf-8"))
+        members[f"attnphase-site/{path.relative_to(site).as_posix()}"] = content
+    write_zip(site / SITE_ZIP, members)
 
 
 def main(arguments=None, root=ROOT):
     """Run the command line; return the exit code."""
-    commands = {"notebooks": write_notebooks, "pdf": print_pdf}
+    commands = {"notebooks": write_notebooks, "pdf": print_pdf, "zip": zip_site}
     parser = argparse.ArgumentParser(description="What a reader can carry away.")
     parser.add_argument("what", choices=commands)
     what = parser.parse_args(arguments).what

@@ -256,6 +256,11 @@ def data_names(notebook):
     return notebook.metadata.get("attnphase", {}).get("data", [])
 
 
+def data_places(page, notebook):
+    """Return where these files lie, relative to the top of the book: such as book/data/x.json."""
+    return [os.path.normpath(Path(page).parent / name) for name in data_names(notebook)]
+
+
 def head(export, notebook):
     """Return the text at the top of an exported notebook."""
     book, name = export.book, Path(export.page).name
@@ -301,13 +306,14 @@ def install_cell(export, notebook, source):
         '    command = [sys.executable, "-m", "pip", "install", "--quiet", wheel]',
         "    subprocess.run(command, check=True)",
     ]
-    for name in data_names(notebook):
-        target = os.path.normpath(Path(export.page).parent / name)
+    for name, place in zip(
+        data_names(notebook), data_places(export.page, notebook), strict=True
+    ):
         lines += [
             f'    file = Path("{name}")',
             "    if not file.exists():",
             "        file.parent.mkdir(exist_ok=True)",
-            f'        file.write_bytes(urlopen(f"{{source}}/{target}").read())',
+            f'        file.write_bytes(urlopen(f"{{source}}/{place}").read())',
         ]
     return {
         "cell_type": "code",
@@ -418,31 +424,28 @@ def write_notebooks(root):
     target.mkdir()
     wheel = build_wheel(target, root)
     book = read_book(root, wheel.name)
-    read = {}
+    read, data = {}, {}
     for path in notebooks.chapters(root):
         page = path.relative_to(root).with_suffix("").as_posix()
-        notebook = notebooks.read(path)
-        read[page] = (notebook, notebooks.data_files(path, notebook))
-    data = {
-        file.relative_to(root).as_posix(): file for _, files in read.values() for file in files
-    }
-
-    for page, (notebook, files) in read.items():
+        read[page] = notebook = notebooks.read(path)
+        files = notebooks.data_files(path, notebook)
+        own = dict(zip(data_places(page, notebook), files, strict=True))
         text = export_chapter(Export(book, page), notebook)
         file = target / f"{page}.ipynb"
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
-        if files:
-            members = {f"{file.parent.name}/{file.name}": text}
-            members |= {f"data/{one.name}": one for one in files}
+        if own:
+            members = {name.removeprefix("book/"): one for name, one in own.items()}
+            members[f"{page}.ipynb".removeprefix("book/")] = text
             write_zip(file.with_suffix(".zip"), members)
+        data |= own
 
     def tree(kind, requirements, source=None):
         """All chapters side by side, with their data and the wheel: name -> content."""
         pages = frozenset(read)
         members = {
             f"{page}.ipynb": export_chapter(Export(book, page, pages, kind), notebook, source)
-            for page, (notebook, _) in read.items()
+            for page, notebook in read.items()
         }
         lines = [*requirements, "jupyterlab", f"./{wheel.name}"]
         return members | data | {wheel.name: wheel, "requirements.txt": "\n".join(lines) + "\n"}

@@ -213,7 +213,7 @@ def document(root):
 
 
 def read_pdf(file):
-    """Return a PDF of Chromium, whose count of objects is wrong; pypdf need not say so each time."""
+    """Return a PDF of Chromium. Its count of objects is wrong; pypdf need not say so each time."""
     logging.getLogger("pypdf").setLevel(logging.ERROR)
     return PdfReader(file)
 
