@@ -123,14 +123,15 @@ def numbers(site):
     return headings, labels
 
 
-def read_book(root, wheel):
+def read_book(root):
     """Return the Book whose checkout is `root` and whose built site lies in its _build/html."""
     headings, labels = numbers(root / "_build" / "html")
+    version = project(root)["version"]
     return Book(
         root=root,
         title=yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["title"],
-        version=project(root)["version"],
-        wheel=wheel,
+        version=version,
+        wheel=f"attnphase-{version}-py3-none-any.whl",
         site=address("ATTNPHASE_SITE"),
         headings=headings,
         labels=labels,
@@ -354,14 +355,14 @@ def export_chapter(export, notebook, source=None):
     return json.dumps(whole, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def build_wheel(folder, root):
+def build_wheel(folder, book):
     """Build the package's wheel into `folder`; return its path.
 
     It is built from a copy, so that nothing is left in the checkout, by setuptools of this
     environment, without network. The same sources give the same bytes.
     """
     with tempfile.TemporaryDirectory() as temporary:
-        copy = Path(temporary)
+        copy, root = Path(temporary), book.root
         for file in [root / "pyproject.toml", root / "README.md", root / "LICENSE"]:
             shutil.copyfile(file, copy / file.name)
         (copy / "attnphase").mkdir()
@@ -377,8 +378,7 @@ def build_wheel(folder, root):
         )
         if done.returncode:
             raise RuntimeError(f"the wheel could not be built:\n{done.stdout}{done.stderr}")
-        (built,) = (copy / "wheel").glob("*.whl")
-        return Path(shutil.copyfile(built, folder / built.name))
+        return Path(shutil.copyfile(copy / "wheel" / book.wheel, folder / book.wheel))
 
 
 def write_zip(file, members):
@@ -418,12 +418,11 @@ def write_notebooks(root):
     has no form in plain Markdown, or if an address in the environment is not one.
     """
     repository = address("ATTNPHASE_REPOSITORY", r"https://github\.com/[\w.-]+/[\w.-]+")
-    numbers(root / "_build" / "html")
+    book = read_book(root)
     target = root / "_build" / "html" / "notebooks"
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
-    wheel = build_wheel(target, root)
-    book = read_book(root, wheel.name)
+    wheel = build_wheel(target, book)
     read, data = {}, {}
     for path in notebooks.chapters(root):
         page = path.relative_to(root).with_suffix("").as_posix()

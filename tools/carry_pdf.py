@@ -25,10 +25,10 @@ COLUMNS = 100  # of code, at the 7.7 pt that the style sheet gives it
 DOTS = 260  # an inch of paper shows that many of a picture's pixels
 TALLEST = 4.8  # inches
 # Parts of code that have no colour on paper: each coloured one makes the document larger.
-PLAIN = re.compile(r'<span class="(?:n|nn|p|w|o|mi|mf|s[iea])">([^<]*)</span>')
+PLAIN = re.compile(r'<span class="(?:n|nn|nb|bp|p|w|o|mi|mf|s[iea])">([^<]*)</span>')
 SPLIT = re.compile(r'(<span class="s2">[^<]*)</span><span class="s2">')
 # What serves a reader at a screen only.
-SCREEN = ".headerlink, .toctree-wrapper, button, script, style, link, noscript, .copybtn, summary"
+SCREEN = ".headerlink, .toctree-wrapper, button, script, style, link, noscript, summary, colgroup"
 # A formula is read out, searched and copied as the TeX it comes from.
 NAME_FORMULAS = """() => {
   for (const item of MathJax.startup.document.math) {
