@@ -15,6 +15,7 @@ from bs4 import BeautifulSoup
 from PIL import Image
 from playwright.sync_api import sync_playwright
 from pypdf import PdfReader, PdfWriter
+from pypdf.generic import NameObject, TextStringObject
 
 from tools.carry_notebooks import address, project
 
@@ -36,6 +37,13 @@ NAME_FORMULAS = """() => {
     item.typesetRoot.setAttribute("aria-label", item.math);
   }
 }"""
+# The headings, with their formulas as TeX.
+HEADINGS = """() => [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].map(heading => {
+  const copy = heading.cloneNode(true);
+  for (const formula of copy.querySelectorAll("mjx-container"))
+    formula.replaceWith(formula.getAttribute("aria-label"));
+  return copy.textContent.replace(/\\s+/g, " ").trim();
+})"""
 # Elements that are wider than their place, with the start of their text.
 OVERFLOW = """() => [...document.querySelectorAll("pre, mjx-container, table, figure")]
   .filter(e => e.scrollWidth > e.clientWidth + 1
@@ -100,6 +108,9 @@ def prepare(article, page, site, published):
         longest = max(map(len, lines), default=0)
         if longest > COLUMNS:
             pre["style"] = f"font-size: {7.7 * COLUMNS / longest:.2f}pt"
+    for cell in article.select("td"):
+        if len(cell.get_text()) <= len("2000-01-01"):
+            cell["style"] = "white-space: nowrap"
     for image in article.select("img"):
         image.attrs.pop("loading", None)
         image["src"] = os.path.normpath(os.path.join(os.path.dirname(page), image["src"]))
@@ -199,7 +210,7 @@ def document(root):
 </head>
 <body>
 <div class="title-page">
-<p class="title">{title}</p>
+<p class="title">{title.replace("? ", "?<br>")}</p>
 <p>{html.escape(config["author"])}</p>
 <p class="edition">Version {version}</p>{where}
 </div>
@@ -225,6 +236,20 @@ def pages_of(file):
         name.removeprefix("/"): reader.get_destination_page_number(destination) + 1
         for name, destination in reader.named_destinations.items()
     }
+
+
+def name_outline(writer, titles):
+    """Give the entries of the outline their titles; Chromium loses formulas and some spaces.
+
+    Raises ValueError if there is not one title for each entry.
+    """
+    found, todo = [], [writer.root_object["/Outlines"]["/First"]]
+    while todo:
+        item = todo.pop().get_object()
+        found.append(item)
+        todo += [item[key] for key in ("/Next", "/First") if key in item]
+    for item, title in zip(found, titles, strict=True):
+        item[NameObject("/Title")] = TextStringObject(title)
 
 
 def print_pdf(root):
@@ -258,7 +283,7 @@ def print_pdf(root):
             failures += [f"too wide: {one}" for one in page.evaluate(OVERFLOW)]
             if failures:
                 raise RuntimeError("\n".join(failures))
-            found = None
+            titles, found = page.evaluate(HEADINGS), None
             for last in (False, True):
                 page.pdf(
                     path=draft,
@@ -281,4 +306,5 @@ def print_pdf(root):
         writer = PdfWriter(clone_from=read_pdf(draft))
         config = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
         writer.add_metadata({"/Title": config["title"], "/Author": config["author"]})
+        name_outline(writer, titles)
         writer.write(target)
