@@ -574,8 +574,7 @@ class TestPdf:
         found = [item.title for level, item in entries(pdf.outline) if level == 2]
         expected = ["About this book"]
         for _, page in carry_pdf.outline(ROOT)[1:]:
-            text = (SITE / f"{page}.html").read_text(encoding="utf-8")
-            article = BeautifulSoup(text, "html.parser").article
+            article = carry_pdf.read_article(SITE, page)
             article.h1.select_one(".headerlink").decompose()
             expected.append(" ".join(article.h1.get_text().split()))
         assert found == expected
@@ -756,6 +755,7 @@ def empty_environment(local, tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.xdist_group("elsewhere")
 class TestElsewhere:
     """The package and the notebooks in an environment that has nothing else."""
 
