@@ -193,7 +193,9 @@ def bad_references(bibliography, text, pages):
     """
     wrong = []
     entries = pages[bibliography].find_all(class_="citation")
-    listed = {link["href"]: entry["id"] for entry in entries for link in entry.find_all("a", href=True)}
+    listed = {
+        link["href"]: entry["id"] for entry in entries for link in entry.find_all("a", href=True)
+    }
     cited = {
         urlsplit(address).fragment
         for name, page in pages.items()
@@ -240,14 +242,17 @@ CONTENT = r"""async () => {
   for (const node of document.querySelectorAll("mjx-merror, [data-mjx-error]"))
     wrong.push("formula in error: " + node.textContent.slice(0, 80));
   for (const node of document.querySelectorAll("main .math"))
-    if (!node.querySelector("mjx-container")) wrong.push("not typeset: " + node.textContent.slice(0, 80));
+    if (!node.querySelector("mjx-container"))
+      wrong.push("not typeset: " + node.textContent.slice(0, 80));
   const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (texts.nextNode()) {
     const node = texts.currentNode;
     const text = node.data.trim();
     if (node.parentElement.closest("pre, code, script, style, mjx-container")) continue;
-    if (/\\[()[\]]|\$\$|\\[a-zA-Z]{2,}/.test(text)) wrong.push("TeX left: " + text.slice(0, 80));
-    if (/`|\{[a-z:]+\}|\]\(|\*\*/.test(text)) wrong.push("Markdown left: " + text.slice(0, 80));
+    if (/\\[()[\]]|\$\$|\\[a-zA-Z]{2,}/.test(text))
+      wrong.push("TeX left: " + text.slice(0, 80));
+    if (/`|\{[a-z:]+\}|\]\(|\*\*/.test(text))
+      wrong.push("Markdown left: " + text.slice(0, 80));
   }
   for (const image of document.images) {
     image.loading = "eager";
@@ -261,7 +266,8 @@ LAYOUT = r"""width => {
   const wrong = [], page = document.documentElement;
   if (page.scrollWidth > width) wrong.push(`the page is ${page.scrollWidth} wide`);
   const called = node => node.tagName.toLowerCase() + (node.id && "#" + node.id) +
-    [...node.classList].map(name => "." + name).join("") + " " + node.textContent.trim().slice(0, 40);
+    [...node.classList].map(name => "." + name).join("") + " " +
+    node.textContent.trim().slice(0, 40);
   const overflow = node => getComputedStyle(node).overflowX;
   const scrolls = node => {
     for (let box = node.parentElement; box !== document.body; box = box.parentElement)
@@ -274,7 +280,7 @@ LAYOUT = r"""width => {
     const box = node.getBoundingClientRect();
     if (!box.width || !box.height) continue;
     if ((box.right > width + 1 || box.left < -1) && !scrolls(node))
-      wrong.push(`sticks out, ${Math.round(box.left)} to ${Math.round(box.right)}: ${called(node)}`);
+      wrong.push(`sticks out, to ${Math.round(box.right)}: ${called(node)}`);
     if (node.scrollWidth > node.clientWidth + 1 && node.clientWidth &&
         ["hidden", "clip"].includes(overflow(node))) {
       const most = Math.max(...[...node.querySelectorAll("*")].map(inner =>
@@ -312,13 +318,15 @@ READABLE = r"""() => {
     if (node.closest(".onlyprint, details:not([open]), #explorer-widget")) continue;
     if (!node.textContent.trim()) continue;
     const box = node.getBoundingClientRect();
-    if (!box.width || !box.height || !node.checkVisibility({visibilityProperty: true, opacityProperty: true})) {
-      wrong.push("hidden: " + node.textContent.trim().slice(0, 60));
+    const said = node.textContent.trim().slice(0, 60);
+    const drawn = node.checkVisibility({visibilityProperty: true, opacityProperty: true});
+    if (!box.width || !box.height || !drawn) {
+      wrong.push("hidden: " + said);
       continue;
     }
     const [a, b] = [light(rgba(getComputedStyle(node).color)), light(behind(node))];
     const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (contrast < 4.5) wrong.push(`contrast ${contrast.toFixed(2)}: ` + node.textContent.trim().slice(0, 60));
+    if (contrast < 4.5) wrong.push(`contrast ${contrast.toFixed(2)}: ${said}`);
     seen += 1;
   }
   if (!seen) wrong.push("no text at all");
@@ -336,7 +344,7 @@ WATCH = r"""() => {
   }).join("||");
   const called = node => node.outerHTML.replace(/\s+/g, " ").slice(0, 140);
   const sheet = document.createElement("style");
-  sheet.textContent = "*, *::before, *::after { transition: none !important; animation: none !important }";
+  sheet.textContent = "* { transition: none !important; animation: none !important }";
   document.head.append(sheet);
   const all = "a[href], button, input, select, textarea, summary, [tabindex='0']";
   const controls = [...document.querySelectorAll(all)].filter(node => {
@@ -354,7 +362,8 @@ WATCH = r"""() => {
     if (!box.width || !box.height) unseen.add(node);
   });
   window.reached = () => [
-    ...controls.filter(node => !focused.has(node) && node.checkVisibility({visibilityProperty: true}))
+    ...controls
+      .filter(node => !focused.has(node) && node.checkVisibility({visibilityProperty: true}))
       .map(node => "never focused: " + called(node)),
     ...[...unseen].map(node => "focus does not show: " + called(node))];
   return controls.length;
