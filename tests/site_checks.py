@@ -122,8 +122,7 @@ def bad_figures(name, page):
     Whether it states a conclusion is for readers to judge; a bare noun phrase is mostly shorter.
     """
     wrong = []
-    article = page.find("article") or page
-    for image in article.find_all("img"):
+    for image in (page.find("main") or page).find_all("img"):
         where = f"{name}: {Path(image.get('src', '')).name[:12]}"
         figure = image.find_parent("figure")
         if figure is None:
@@ -286,7 +285,8 @@ LAYOUT = r"""width => {
       const most = Math.max(...[...node.querySelectorAll("*")].map(inner =>
         inner.closest("mjx-math > *, mjx-assistive-mml, .visually-hidden, .sr-only") ||
         !inner.textContent.trim() ? 0 : inner.getBoundingClientRect().right));
-      if (most > box.right + 2) wrong.push(`cut, ${Math.round(most - box.right)} px: ${called(node)}`);
+      if (most > box.right + 2)
+        wrong.push(`cut, ${Math.round(most - box.right)} px: ${called(node)}`);
     }
   }
   return wrong;

@@ -148,6 +148,7 @@ class Visit:
         """Change colour scheme and width, and wait until the page has followed."""
         if width:
             self.page.set_viewport_size({"width": width, "height": WIDTHS[width]})
+            self.page.wait_for_function("width => innerWidth === width", arg=width)
         self.page.emulate_media(color_scheme=scheme)
         self.page.wait_for_function(
             "scheme => document.documentElement.dataset.theme === scheme", arg=scheme
@@ -300,7 +301,8 @@ def test_previews_appear_on_focus(visit):
         for link in ("a[href$='#term-sample-complexity']", "a[href$='#symbol-alpha_l']"):
             reader.page.locator("article").locator(link).first.focus()
             reader.page.wait_for_function(
-                "() => document.querySelector('.tippy-box[data-state=visible]')?.innerText.length > 20"
+                "() => document.querySelector('.tippy-box[data-state=visible]')"
+                "?.innerText.length > 20"
             )
             reader.page.keyboard.press("Tab")
             reader.page.keyboard.press("Shift+Tab")

@@ -33,7 +33,9 @@
   }
 
   // Its size changes with the window's, when MathJax has set the formulas, when a solution opens.
+  // Fonts that arrive late may change only what is inside.
   for (const article of document.querySelectorAll(".bd-article")) {
     new ResizeObserver(() => mark(article)).observe(article);
+    document.fonts.addEventListener("loadingdone", () => mark(article));
   }
 })();
