@@ -12,7 +12,7 @@
   const all = names.map(([selector]) => selector).join(", ");
 
   function scrolls(box) {
-    return box.scrollWidth > box.clientWidth + 1 && box.clientWidth > 0 &&
+    return box.scrollWidth > box.clientWidth && box.clientWidth > 0 &&
       ["auto", "scroll"].includes(getComputedStyle(box).overflowX);
   }
 
