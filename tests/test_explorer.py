@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 import re
 import shutil
 import subprocess
@@ -181,7 +180,6 @@ def test_wider_tokens_and_a_weaker_ridge_leave_less_to_position(data):
 
 # In a browser ---------------------------------------------------------------------------------
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 ROWS = {"q": 0, "m": 1, "theta": 2, "train_loss": 3, "test_error": 4}
 
 
@@ -200,22 +198,6 @@ def address(tmp_path_factory):
     built = subprocess.run([tool, "build", copy], capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     return (copy / "_build" / "html" / "book" / "transition" / "explorer.html").as_uri()
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        missing = f"needs one of {', '.join(BROWSERS)} on the PATH (apt-get install chromium)"
-        if os.environ.get("CI"):
-            pytest.fail(missing)
-        pytest.skip(missing)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield launched
-        launched.close()
 
 
 class Opened:
