@@ -86,14 +86,14 @@ def use_style() -> None:
 
 
 def draw_attention(axes: mpl.axes.Axes, matrix: Array, title: str = "", digits: int = 2) -> None:
-    """Draw an attention matrix as shaded cells with their values.
+    """Draw an attention matrix as cells shaded in grey, which is no mechanism's, with their values.
 
     matrix: shape (L, L), entries in [0, 1]; row i is the attention that token i pays.
     """
-    axes.imshow(matrix, vmin=0.0, vmax=1.0, cmap="Blues")
+    axes.imshow(matrix, vmin=0.0, vmax=1.0, cmap="Greys")
     for i, row in enumerate(matrix):
         for j, value in enumerate(row):
-            shade = "white" if value > 0.71 else "black"
+            shade = "white" if value > 0.62 else "black"
             axes.text(j, i, f"{value:.{digits}f}", ha="center", va="center", color=shade)
     ticks = range(len(matrix))
     labels = [f"token {i + 1}" for i in ticks]
