@@ -78,7 +78,7 @@ browser:
 	  echo 'no Chromium: the tests in a browser are skipped' >&2
 
 # pytest ends with code 5 when no test carries the marker.
-test-slow: $(READY) browser
+test-slow: $(READY) browser html
 	$(BIN)/python -m pytest -m slow -rs -n 2 --dist loadgroup tests || test $$? -eq 5
 
 serve: book

@@ -148,7 +148,7 @@ def test_every_page_is_in_the_table_of_contents():
 def test_every_page_is_described_in_a_sentence():
     listed = [chapter["file"] for part in load("_toc.yml")["parts"] for chapter in part["chapters"]]
     described = load("book/pages.yml")
-    assert list(described) == ["index", *listed]
+    assert list(described) == ["index", *listed, "genindex", "search", "404", "prf-prf"]
     for page, sentence in described.items():
         assert re.fullmatch(r"[A-Z][^$\\`*_<>]{25,130}\.", sentence), page
 

@@ -348,7 +348,8 @@ def add_description(app, pagename, templatename, context, doctree):
     """Describe a page to search engines."""
     if pagename in pages():
         content = html.escape(pages()[pagename])
-        context["metatags"] += f'<meta name="description" content="{content}" />\n'
+        tag = f'<meta name="description" content="{content}" />\n'
+        context["metatags"] = context.get("metatags", "") + tag
 
 
 def finish_page(app, pagename, templatename, context, doctree):
@@ -359,7 +360,8 @@ def finish_page(app, pagename, templatename, context, doctree):
             context[side]["description"] = pages().get(target.removesuffix(".html"))
     if not doctree:
         return
-    context["body"] = re.sub(r"<img [^>]*?/>", lambda tag: size(app, tag[0]), context["body"])
+    body = re.sub(r"<img [^>]*?/>", lambda tag: size(app, tag[0]), context["body"])
+    context["body"] = mend(body)
     context["header_buttons"] = [
         button for button in context["header_buttons"] if button.get("label") != "download-buttons"
     ]
@@ -379,6 +381,23 @@ def finish_page(app, pagename, templatename, context, doctree):
         )
 
 
+def mend(body):
+    """Return the HTML of a page without what a screen reader would stumble over.
+
+    Exercises and proofs all bear the same few identifiers; a link that is only a formula has no
+    name; the list of works says that it holds list items, which it does not.
+    """
+    body = re.sub(r' id="(?:exercise-content|solution-content|proof|proof-content)"', "", body)
+    body = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">')
+    body = body.replace(' role="doc-biblioentry"', "")
+
+    def name(link):
+        return f'<a aria-label="{link[3].strip()}" {link[1]}>{link[2]}</a>'
+
+    formula = r'\s*<span class="math[^>]*>\\\(([^<]*)\\\)</span>\s*'
+    return re.sub(rf"<a ([^>]*)>({formula})</a>", name, body)
+
+
 def size(app, tag):
     """Return an <img> with half of the picture's pixels as its size, loaded when it is needed."""
     source = re.search(r'src="[^"]*_images/([^"]+\.png)"', tag)
@@ -391,6 +410,15 @@ def size(app, tag):
     return tag.replace("<img ", f"<img {extra} ")
 
 
+def remove_unused(app, exception):
+    """Remove from the built site the theme's files that no page loads: icons, maps of sources."""
+    if exception:
+        return
+    static = Path(app.outdir) / "_static"
+    for file in {*static.rglob("*.map"), *static.glob("scripts/fontawesome.js*")}:
+        file.unlink()
+
+
 def setup(app):
     """Register all of it."""
     app.add_transform(LinkTerms)
@@ -401,4 +429,5 @@ def setup(app):
     app.connect("env-updated", describe)
     app.connect("html-page-context", add_description, priority=400)  # before opengraph's own
     app.connect("html-page-context", finish_page, priority=520)  # after the theme's buttons
+    app.connect("build-finished", remove_unused)
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -39,3 +39,8 @@
     document.fonts.addEventListener("loadingdone", () => mark(article));
   }
 })();
+
+/* A notebook is saved, not shown as text. */
+for (const link of document.querySelectorAll(".btn-download-notebook-button")) {
+  link.setAttribute("download", "");
+}
