@@ -225,7 +225,9 @@ def execute_all(paths, root=ROOT):
     import matplotlib.font_manager  # noqa: F401
 
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(max_workers=WORKERS, mp_context=context) as pool:
+    # Two notebooks share two cores: one thread each for the linear algebra, or they get in each
+    # other's way and take several times as long.
+    with ProcessPoolExecutor(WORKERS, context, initializer=use_one_thread) as pool:
         running = {pool.submit(execute, path, root): path for path in paths}
         for done in as_completed(running):
             path = running[done]
@@ -238,6 +240,11 @@ def execute_all(paths, root=ROOT):
                 failed.append(path)
                 print(f"  {shown(path, root)}  FAILED\n{error}", flush=True)
     return failed
+
+
+def use_one_thread():
+    """Have the kernels of this process use one thread for linear algebra, unless told otherwise."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def shown(path, root=ROOT):
