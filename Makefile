@@ -8,6 +8,8 @@ CONSTRAINTS = constraints.txt
 
 BIN = .venv/bin
 READY = .venv/ready
+# Looked up where it is used, since `make browser` may have installed it.
+CHROMIUM = $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := help
@@ -49,6 +51,7 @@ course: $(READY)
 # Then what the site offers for download: each chapter as a notebook, with the numbers that equations
 # and figures have on the site, and the package itself.
 html: $(READY) course
+	@rm -f _build/html/attnphase.pdf _build/html/attnphase-site.zip
 	$(BIN)/jupyter-book build . --all -W --keep-going -n
 	@$(BIN)/python tools/carry.py notebooks
 
@@ -72,13 +75,14 @@ test-site: $(READY) html
 
 # The tests of the pages drive a Chromium. Where packages may be installed, as on CI, it is got.
 browser:
-	@command -v chromium || command -v chromium-browser || command -v google-chrome || \
+	@test -n '$(CHROMIUM)' || \
 	  { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq && \
 	    apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	  echo 'no Chromium: the tests in a browser are skipped' >&2
 
-# pytest ends with code 5 when no test carries the marker.
-test-slow: $(READY) browser html
+# With a Chromium, of the whole site. pytest ends with code 5 when no test carries the marker.
+test-slow: $(READY) browser
+	@$(MAKE) --no-print-directory $(if $(CHROMIUM),site,html)
 	$(BIN)/python -m pytest -m slow -rs -n 2 --dist loadgroup tests || test $$? -eq 5
 
 serve: book

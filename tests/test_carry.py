@@ -534,18 +534,17 @@ def test_a_link_that_leads_nowhere_is_an_error():
 # The slow tests: what was carried away is used as a reader would use it.
 
 
-def newer(file, than):
-    return file.is_file() and file.stat().st_mtime >= than.stat().st_mtime
+def made(name):
+    """Return the file `name` of the site. `make site` makes it, after the pages."""
+    file = SITE / name
+    if not file.is_file() or file.stat().st_mtime < (SITE / "index.html").stat().st_mtime:
+        pytest.fail(f"{name} is missing, or older than the site: make site")
+    return file
 
 
 @pytest.fixture(scope="module")
-def pdf():
-    if not any(map(shutil.which, carry_pdf.BROWSERS)):
-        pytest.skip("no Chromium")
-    file = SITE / "attnphase.pdf"
-    if not newer(file, SITE / "index.html"):
-        carry_pdf.print_pdf(ROOT)
-    return carry_pdf.read_pdf(file)
+def pdf(chromium):
+    return carry_pdf.read_pdf(made("attnphase.pdf"))
 
 
 @pytest.fixture(scope="module")
@@ -634,32 +633,16 @@ class TestPdf:
 
 
 @pytest.fixture(scope="module")
-def unpacked(tmp_path_factory):
-    file = SITE / carry.SITE_ZIP
-    if not newer(file, SITE / "index.html"):
-        carry.zip_site(ROOT)
+def unpacked(chromium, tmp_path_factory):
     folder = tmp_path_factory.mktemp("offline")
-    with zipfile.ZipFile(file) as archive:
+    with zipfile.ZipFile(made(carry.SITE_ZIP)) as archive:
         archive.extractall(folder)
     return folder / "attnphase-site"
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    path = next(filter(None, map(shutil.which, carry_pdf.BROWSERS)), None)
-    if path is None:
-        pytest.skip("no Chromium")
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
-
-
 @pytest.fixture
-def tab(chromium):
-    page = chromium.new_page()
+def tab(browser):
+    page = browser.new_page()
     page.trouble = []
     page.on("pageerror", lambda error: page.trouble.append(str(error)))
     page.on("requestfailed", lambda request: page.trouble.append(f"failed: {request.url}"))

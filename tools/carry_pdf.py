@@ -19,7 +19,7 @@ from pypdf.generic import NameObject, TextStringObject
 
 from tools.carry_notebooks import address, project
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 SHORT = 16  # lines: code up to this length is not split over two pages
 ROMAN = ("I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX", "X")
 COLUMNS = 100  # of code, at the 7.7 pt that the style sheet gives it
